@@ -308,6 +308,7 @@ def train_bare(config: RunConfig, steps: Steps) -> Training:
             dqn, buffer = player.algorithm, player.replay_buffer
             assert isinstance(dqn, DQN)
             assert buffer is not None
+            assert dqn.config.rollout_length is not None
             fused_game.policies = {p.roles[0]: p.policy(explore=True) for p in players.values()}
             by_role = fused_game.collect(worlds[name], player.roles, dqn.config.rollout_length)
             transitions = join_roles(by_role, player.moves, player.num_worlds)

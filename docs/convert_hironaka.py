@@ -174,6 +174,7 @@ def run_config(config: dict[str, Any], nets: dict[str, nn.Module]) -> dict[str, 
                 "seed": None,
                 "game": None,
                 "pairings": [{"host": host, "agent": agent} for host, agent in pairings],
+                "references": None,
             }
         ],
         "best": None,

@@ -21,6 +21,7 @@ from palestra.commands.branch import branch
 from palestra.commands.check import check
 from palestra.commands.compare import compare
 from palestra.commands.config import config
+from palestra.commands.data import collect, show
 from palestra.commands.evaluate import evaluate
 from palestra.commands.export import export
 from palestra.commands.extend import extend
@@ -87,9 +88,15 @@ GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
     "Ask, play, evaluate": (evaluate, analyse, ask, play),
     "Look at runs, use what learned": (report, compare, table, plot, verify, export, predict, serve),
     "Configs": (profile, check, config, list_parts),
+    "Recorded play": (collect, show),
 }
+data = typer.Typer(no_args_is_help=True, context_settings=app.info.context_settings)
 for command in chain(*GROUPS.values()):
-    app.command(command.__module__.rpartition(".")[2], cls=Command)(command)
+    if command in (collect, show):
+        data.command(command.__name__, cls=Command)(command)
+    else:
+        app.command(command.__module__.rpartition(".")[2], cls=Command)(command)
+app.add_typer(data, name="data", help="Record play of players, and show what recorded play holds.")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

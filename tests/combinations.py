@@ -160,6 +160,11 @@ TORCHRL_SAC: Data = {
     "exploration": None,
     "evaluation": "sampled",
 }
+IQL: Data = {
+    "loss": {"name": "iql", "num_critics": 2, "expectile": 0.7, "temperature": 0.5, "max_weight": 10.0},
+    "body": {"name": "separate"} | dict.fromkeys(("policy", "critic_0", "critic_1", "value"), MLP),
+    "exploration": None,
+}
 
 
 REPLAY: dict[str, dict[str, Data]] = {
@@ -232,7 +237,11 @@ LEARNERS: dict[str, Learner] = {
     "off_policy": Learner(
         OFF_POLICY,
         {"discrete": {}, "box": TORCHRL_SAC},
-        {**REPLAY, "interval": {"1": {}, "3": {"target": {"name": "polyak", "tau": 0.5, "interval": 3}}}},
+        {
+            **REPLAY,
+            "interval": {"1": {}, "3": {"target": {"name": "polyak", "tau": 0.5, "interval": 3}}},
+            "loss": {"its own": {}, "iql": IQL},
+        },
     ),
     "sac": Learner(
         SAC,
@@ -240,6 +249,7 @@ LEARNERS: dict[str, Learner] = {
         {"entropy": {"automatic": {}, "fixed": {"entropy_coefficient": {"name": "fixed", "value": 0.1}}}, **REPLAY},
     ),
     "td3": Learner(TD3, {"box": {}}, {"policy_interval": {"2": {}, "1": {"policy_interval": 1}}, **REPLAY}),
+    "td3_bc": Learner(TD3 | {"name": "td3_bc", "alpha": 2.5}, {"box": {}}, {}),
 }
 
 

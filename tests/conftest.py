@@ -182,6 +182,7 @@ TINY: Data = {
                 {"host": "random", "agent": "agent"},
                 {"host": "random", "agent": "random"},
             ],
+            "references": None,
         }
     ],
     "best": {"evaluation": "main", "pairing": 0, "measure": "rho", "goal": "max"},

@@ -176,6 +176,7 @@ COMMANDS: dict[str, list[str]] = {
     "serve": ["run --port 0"],
     "profile": ["run/config.yml"],
     "check": ["FILE"],
+    "data": ["collect run x.npz --rows 8", "show run/config.yml"],
     "config": ["sweep run/config.yml"],
     "list": [""],
 }

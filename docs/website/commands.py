@@ -20,30 +20,48 @@ HEAD = """# Commands
 
 
 def anchor(command: str) -> str:
-    return f"palestra-{command}"
+    return f"palestra-{command.replace(' ', '-')}"
+
+
+def commands_of(group: Any) -> dict[str, Any]:
+    """All commands as they are typed, those of a group such as `data` with its name."""
+    found = {}
+    for name, each in group.commands.items():
+        inner = getattr(each, "commands", None)
+        found |= {name: each} if inner is None else {f"{name} {last}": command for last, command in inner.items()}
+    return found
+
+
+def functions() -> dict[str, Any]:
+    """The functions of all commands, by how these are typed."""
+    found = {str(each.name): each.callback for each in app.registered_commands}
+    for group in app.registered_groups:
+        inner: Any = group.typer_instance
+        found |= {f"{group.name} {each.name}": each.callback for each in inner.registered_commands}
+    return found
 
 
 def pages() -> Pages:
     """The one page."""
     group: Any = typer.main.get_command(app)
-    known = group.commands
+    known = commands_of(group)
     rows = [
         f"| [palestra {name}](#{anchor(name)}) | {cell(text_of(each.help).partition(BREAK)[0])} |"
         for name, each in known.items()
     ]
     rows += [f"| {names_of(each)} | {cell(text_of(each.help))} |" for each in group.params if not each.hidden]
     sections = [HEAD, "\n".join(["| command or option | what it does |", "|---|---|", *rows])]
-    functions = {each.callback: each.name for each in app.registered_commands}
+    names = {function: name for name, function in functions().items()}
     for title, commands in GROUPS.items():
         sections.append(f"## {title}")
-        sections += [section(functions[each], known[functions[each]], each) for each in commands]
+        sections += [section(names[each], known[names[each]], each) for each in commands]
     return {PAGE: "\n\n".join(sections) + "\n"}
 
 
 def places() -> dict[str, str]:
     """Where each command is explained, by its first two words."""
     group: Any = typer.main.get_command(app)
-    return {f"palestra {name}": f"{PAGE}#{anchor(name)}" for name in group.commands}
+    return {f"palestra {name.split()[0]}": f"{PAGE}#{anchor(name)}" for name in commands_of(group)}
 
 
 def text_of(help: str | None) -> str:

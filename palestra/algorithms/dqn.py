@@ -73,8 +73,8 @@ class DQNConfig(AlgorithmConfig):
     """what the network estimates for each action"""
     transitions: AnyTransitionsConfig
     """what of a roll-out becomes a row of the replay buffer"""
-    rollout_length: PositiveInt
-    """rounds played in every world per turn"""
+    rollout_length: PositiveInt | None
+    """rounds played in every world per turn; null: none, the player learns from recorded play alone"""
     updates_per_turn: PositiveInt
     """opt steps per turn"""
     warmup_env_steps: NonNegativeInt
@@ -237,8 +237,7 @@ class DQN(replay.LearnsByReplay, PlaysByValue):
 
     def learn(self, turn: Turn) -> None:
         config = self.config
-        for _ in turn.once("roll_out"):
-            self.remember(turn.collect(config.rollout_length))
+        self.roll_out(turn)
         for _ in turn.times("updates", 0 if self.is_warming_up() else turn.num_updates()):
             turn.before_step()
             turn.after_step(self.opt_step(self.buffer.sample(config.batch_size)))

@@ -18,6 +18,9 @@ from palestra.algorithms.algorithm import AlgorithmConfig
 from palestra.algorithms.dqn import DQNConfig
 from palestra.algorithms.losses import loss as losses
 from palestra.algorithms.losses import off_policy_loss
+from palestra.algorithms.losses.awac import AWACConfig
+from palestra.algorithms.losses.bc import BehaviourCloningConfig
+from palestra.algorithms.losses.iql import IQLConfig
 from palestra.algorithms.losses.off_policy_loss import ACTION, ActingHeads, OffPolicyLoss
 from palestra.algorithms.losses.q_learning import QLearningConfig
 from palestra.algorithms.losses.torchrl import TorchRLReplayLossConfig
@@ -46,13 +49,16 @@ from palestra.games.spaces import Box, Discrete, RoleSpaces, Space
 from palestra.nets.weights import evaluation_mode, evaluation_view, flatten_buffers, flatten_weights, move
 from palestra.optimizers import OptimizerConfig
 from palestra.players.player import Metrics, Player
-from palestra.randomness import fold
+from palestra.randomness import fold, seeded_global_state
 from palestra.rollouts.n_step import AnyTransitionsConfig
 from palestra.rollouts.transitions import Transitions
 from palestra.runtime.guard import kernel_property
 from palestra.schedules import ScheduleConfig
 
-AnyOffPolicyLoss = Annotated[QLearningConfig | TorchRLReplayLossConfig | UserConfig, ByName(user_class=OffPolicyLoss)]
+AnyOffPolicyLoss = Annotated[
+    QLearningConfig | BehaviourCloningConfig | AWACConfig | IQLConfig | TorchRLReplayLossConfig | UserConfig,
+    ByName(user_class=OffPolicyLoss),
+]
 
 # ---- what a run must say -----------------------------------------------------------------------------
 
@@ -67,15 +73,17 @@ class OffPolicyConfig(AlgorithmConfig):
     def usual(cls, said: Mapping[str, Any], spaces: RoleSpaces) -> dict[str, Any]:
         loss = losses.usual_loss(said.get("loss", "q_learning"), AnyOffPolicyLoss)
         heads = [losses.Q] if loss is None else losses.head_names(loss)
-        critics = [] if loss is None else [head.name for head in loss.heads if isinstance(head, losses.Critic)]
-        return DQNConfig.usual(said, spaces) | {
+        critics = [] if loss is None else losses.critics_of(loss, spaces.action)
+        usual = DQNConfig.usual(said, spaces) | {
             "loss": "q_learning",
             "target": {"tau": 1.0, "interval": 500},
             "body": actor_critic.usual_body(heads, spaces, said, critics),
             "initialization": "stock",
-            "box_actions": "state_dependent_gaussian" if POLICY in heads and isinstance(spaces.action, Box) else None,
+            "box_actions": "state_dependent_gaussian",
             "exploration": None if POLICY in heads else "epsilon_greedy",
         }
+        usual |= {} if loss is None else getattr(loss.config, "usual_algorithm", {})
+        return usual if isinstance(spaces.action, Box) else usual | {"box_actions": None}
 
     name: Literal["off_policy"]
     """a loss by name, or one of your own, on rows of a replay buffer"""
@@ -85,8 +93,8 @@ class OffPolicyConfig(AlgorithmConfig):
     """discount per decision of the player"""
     transitions: AnyTransitionsConfig
     """what of a roll-out becomes a row of the replay buffer"""
-    rollout_length: PositiveInt
-    """rounds played in every world per turn"""
+    rollout_length: PositiveInt | None
+    """rounds played in every world per turn; null: none, the player learns from recorded play alone"""
     updates_per_turn: PositiveInt
     """opt steps per turn"""
     warmup_env_steps: NonNegativeInt
@@ -135,7 +143,6 @@ class OffPolicyConfig(AlgorithmConfig):
 def check_loss(loss: OffPolicyLoss, config: OffPolicyConfig) -> None:
     """Raise ConfigError, at paths below the algorithm's config, unless body and exploration fit the loss."""
     names, by, kind, faults = losses.head_names(loss), loss.acts_by, config.exploration, {}
-    critics = [head.name for head in loss.heads if isinstance(head, losses.Critic)]
     if by not in names:
         faults["loss.name"] = f"expected the head {by!r}, by which the player acts, got {', '.join(names)}"
     if by == POLICY and kind is not None:
@@ -144,9 +151,6 @@ def check_loss(loss: OffPolicyLoss, config: OffPolicyConfig) -> None:
     if by != POLICY and kind is None:
         valued = f"the player acts by the values of the head {by!r}"
         faults["exploration"] = f"expected epsilon_greedy or softmax ({valued}), got null"
-    if critics and isinstance(config.body, actor_critic.SharedConfig):
-        observed = f"the head {critics[0]!r} observes actions, the others do not"
-        faults["body.name"] = f"expected 'separate' ({observed}), got 'shared'"
     items = [ConfigErrorItem(key, message) for key, message in faults.items()]
     ConfigError.require_none(items or actor_critic.head_errors(config.body, names))
 
@@ -154,13 +158,19 @@ def check_loss(loss: OffPolicyLoss, config: OffPolicyConfig) -> None:
 def check_actions(loss: OffPolicyLoss, config: OffPolicyConfig, player: Player) -> None:
     """Raise ConfigError, at paths below the algorithm's config, unless the loss fits the player's actions."""
     space, fault = player.action_space, None
-    has_critics = any(isinstance(head, losses.Critic) for head in loss.heads)
+    critics = losses.critics_of(loss, space)
     values = [head for head in loss.heads if head == losses.Q or isinstance(head, losses.ActionValues)]
-    if has_critics and not isinstance(space, Box):
+    takes = any(isinstance(head, losses.TakenValue) for head in loss.heads)
+    if critics and isinstance(config.body, actor_critic.SharedConfig):
+        observed = f"the head {critics[0]!r} observes actions, the others do not"
+        raise ConfigError.at("body.name", f"expected 'separate' ({observed}), got 'shared'")
+    if critics and not isinstance(space, Box):
         fault = f"expected Box actions for the loss {config.loss.name!r}, whose critics observe them, got {space}"
     elif (values or loss.acts_by != POLICY) and not isinstance(space, Discrete):
         fault = f"expected Discrete actions for the loss {config.loss.name!r}, which values each of them, got {space}"
-    elif has_critics and ACTION in player.spaces:
+    elif takes and not isinstance(space, Discrete | Box):
+        fault = f"expected Discrete or Box actions for the loss {config.loss.name!r}, which values them, got {space}"
+    elif critics and ACTION in player.spaces:
         fault = "expected no entry 'action' in the observation (critics observe the action under that name)"
     if fault is not None:
         raise ConfigError.at("loss.name", fault)
@@ -194,7 +204,7 @@ class OffPolicy(replay.LearnsByReplay, PlaysByHeads, PlaysByValue):
         with below(place):
             heads = heads_of(self.loss, config, head.num_outputs, player)
         action = {ACTION: Space(player.action_space.shape, torch.float32, padded=False)}
-        critics = {each.name: player.spaces | action for each in self.loss.heads if isinstance(each, losses.Critic)}
+        critics = dict.fromkeys(losses.critics_of(self.loss, player.action_space), player.spaces | action)
         self.net = HeadedNet(config.body, config.initialization, heads, head, player, critics).to(player.device)
         with below(place):
             self.net.refuse_memories("")  # rows of a replay buffer do not follow each other
@@ -268,11 +278,21 @@ class OffPolicy(replay.LearnsByReplay, PlaysByHeads, PlaysByValue):
 
     def learn(self, turn: Turn) -> None:
         config = self.config
-        for _ in turn.once("roll_out"):
-            self.remember(turn.collect(config.rollout_length))
+        self.roll_out(turn)
         for _ in turn.times("updates", 0 if self.is_warming_up() else turn.num_updates()):
             turn.before_step()
             turn.after_step(self.opt_step(self.buffer.sample(config.batch_size)))
+
+    def terms_of_data(self) -> dict[str, float]:
+        """As of the base, with the terms of the loss on held-out rows."""
+        found, rows = super().terms_of_data(), getattr(self.buffer, "held_out", None)
+        if rows is None:
+            return found
+        before = deepcopy(self.loss.state_dict())
+        with evaluation_mode([self.net]), torch.no_grad(), seeded_global_state(0):
+            terms = self.loss.terms(self.batch(Transitions.from_rows(rows), self.player.opt_steps))
+        self.loss.load_state_dict(before)
+        return found | {f"held_out/{name}": float(term) for name, term in terms.items()}
 
     def opt_step(self, rows: Mapping[str, Tensor]) -> Metrics:
         config, opt_steps = self.config, self.player.opt_steps

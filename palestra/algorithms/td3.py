@@ -96,8 +96,8 @@ class TD3Config(AlgorithmConfig):
     """critics, of which the smallest value counts"""
     transitions: AnyTransitionsConfig
     """what of a roll-out becomes a row of the replay buffer"""
-    rollout_length: PositiveInt
-    """rounds played in every world per turn"""
+    rollout_length: PositiveInt | None
+    """rounds played in every world per turn; null: none, the player learns from recorded play alone"""
     updates_per_turn: PositiveInt
     """opt steps per turn, each one of the critics"""
     policy_interval: PositiveInt
@@ -237,8 +237,7 @@ class TD3(replay.LearnsByReplay):
 
     def learn(self, turn: Turn) -> None:
         config = self.config
-        for _ in turn.once("roll_out"):
-            self.remember(turn.collect(config.rollout_length))
+        self.roll_out(turn)
         for _ in turn.times("updates", 0 if self.is_warming_up() else turn.num_updates()):
             turn.before_step()
             turn.after_step(self.opt_step(self.buffer.sample(config.batch_size)))

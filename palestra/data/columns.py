@@ -1,4 +1,4 @@
-"""Tables and arrays in files, as columns by name: .csv, .jsonl, .parquet and .npz.
+"""Tables and arrays in files, as columns by name: .csv, .jsonl, .parquet, .npz, and data sets of Minari's.
 
 Letters: N rows.
 """
@@ -12,6 +12,7 @@ import re
 import zipfile
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from importlib import import_module
@@ -21,7 +22,8 @@ from typing import Any
 import numpy as np
 
 from palestra.config import ConfigError
-from palestra.data.unfolding import UnfoldedError, read_parquet, require_room
+from palestra.data.minari import PREFIX, read_set
+from palestra.data.unfolding import UnfoldedError, read_parquet, require_room, stacked
 
 SUFFIXES = (".csv", ".jsonl", ".parquet", ".npz")
 MOST_UNFOLDED = 1000  # bytes of memory for each byte of a file
@@ -39,9 +41,10 @@ class ColumnsFile:
     """The columns of a file. names: in its order. sha256: of its bytes, as hex digits.
 
     column: returns a column by its name. It holds numbers, float64 (N,), NaN where one is missing, if every cell is one
-    (`number_of`); else texts, str (N,), empty where one is missing. Arrays (N, ...) of .npz files have their own dtype.
-    texts: returns the cells of a column as the file writes them; "" where one is missing. Numbers of a .parquet or .npz
-    file are as Python writes them. Both raise ConfigError, with the path "", for anything else, texts also for arrays.
+    (`number_of`); else texts, str (N,), empty where one is missing. Arrays (N, ...) have their own dtype: those of .npz
+    files and Minari's, and lists of equal length of .parquet files. texts: returns the cells of a column as the file
+    writes them; "" where one is missing. Numbers of a .parquet or .npz file are as Python writes them. Both raise
+    ConfigError, with the path "", for anything else, texts also for arrays.
     """
 
     names: tuple[str, ...]
@@ -53,10 +56,14 @@ class ColumnsFile:
 def read_columns(path: str) -> ColumnsFile:
     """Read the columns of a file on this machine; a relative path begins at the working directory.
 
-    Raises ConfigError, with the path "", for a file that cannot be read.
+    path: minari:ID is a data set in Minari's store. Raises ConfigError, with the path "", for a file that cannot be
+    read.
     """
     if "://" in path:
         raise _error(f"expected the path of a file on this machine, got the URL {path!r}; fetch it first")
+    if path.startswith(PREFIX):
+        found, sha256, array = read_set(path, MOST_UNFOLDED)
+        return ColumnsFile(tuple(found), sha256, *_of_arrays(array))
     if (place := Path(path)).suffix not in SUFFIXES:
         raise _error(f"expected a file that ends in {', '.join(SUFFIXES)}, got {path!r}")
     if not place.is_file():
@@ -201,52 +208,95 @@ def _read_parquet(content: bytes, path: str) -> Readers:
     table = arrow.Table.from_batches(found) if (found := list(batches)) else schema.empty_table()
 
     types = arrow.types
+    of_numbers = (types.is_integer, types.is_floating, types.is_boolean)
+    of_texts = (types.is_decimal, types.is_string, types.is_large_string)
+    of_lists = (types.is_list, types.is_large_list, types.is_fixed_size_list)
+
+    def is_one(kind: Any, known: Sequence[Callable[[Any], bool]]) -> bool:
+        return any(is_known(kind) for is_known in known)
 
     def kind_of(name: str) -> Any:
         kind = table.schema.field(name).type
-        kind = kind.value_type if types.is_dictionary(kind) else kind
-        known = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal, *of_texts)
-        if not any(is_known(kind) for is_known in known):
-            raise _error(f"expected numbers or texts in the column {name!r}, got {kind}; arrays may stand in .npz")
+        kind = cell = kind.value_type if types.is_dictionary(kind) else kind
+        while is_one(cell, of_lists):
+            cell = cell.value_type
+        if not is_one(cell, of_numbers) and not is_one(kind, of_texts):
+            raise _error(f"expected numbers, texts or lists of numbers in the column {name!r}, got {kind}")
         return kind
 
-    of_texts = (types.is_string, types.is_large_string)
-
     def read(name: str) -> Column:
-        kind = kind_of(name)
-        if not (types.is_floating(kind) or types.is_boolean(kind)):
-            return _numbers_or_texts(texts(name))
-        numbers = [np.nan if value is None else float(value) for value in table.column(name).to_pylist()]
-        return np.array(numbers, dtype=np.float64)
+        kind, cells = kind_of(name), table.column(name)
+        try:
+            if is_one(kind, of_lists):
+                found: Column = stacked(cells.combine_chunks())
+                return found
+            if is_one(kind, of_numbers) and not types.is_dictionary(cells.type):
+                with suppress(arrow.ArrowInvalid):  # of integers that float64 may not hold
+                    numbers: Column = cells.cast(arrow.float64()).to_numpy()
+                    return numbers
+        except (UnfoldedError, arrow.ArrowException) as error:
+            raise _error(f"the column {name!r}: {error}") from error
+        return _numbers_or_texts(texts(name))
 
     def texts(name: str) -> list[str]:
-        written = np.float32 if types.is_float32(kind_of(name)) else str  # of whose numbers Python has more digits
+        if is_one(kind := kind_of(name), of_lists):
+            raise _error(f"expected a number or text in every row of {name!r}, got lists")
+        written = np.float32 if types.is_float32(kind) else str  # of whose numbers Python has more digits
         return ["" if cell is None or cell != cell else f"{written(cell)}" for cell in table.column(name).to_pylist()]
 
     return list(table.column_names), read, texts
 
 
-# ---- .npz ----------------------------------------------------------------------------------------------
+# ---- .npz and other arrays -----------------------------------------------------------------------------
 
 
 def _read_npz(content: bytes, path: str) -> Readers:
     try:
+        if not content.startswith(b"PK"):  # numpy would read arrays and objects of other kinds, too
+            raise zipfile.BadZipFile
         arrays = np.load(io.BytesIO(content), allow_pickle=False)
-        names = list(arrays.files)
-    except (ValueError, OSError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        names, members = list(arrays.files), {each.filename: each for each in arrays.zip.infolist()}
+    except Exception as error:  # whatever zipfile raises for what is damaged
         raise _error(f"expected arrays that numpy.savez has written at {path!r}, got another file") from error
-    require_room(sum(each.file_size for each in arrays.zip.infolist()), len(content), MOST_UNFOLDED)
+    require_room(sum(each.file_size for each in members.values()), len(content), MOST_UNFOLDED)
 
     def array(name: str) -> Column:
+        claimed = held = 0
         try:
-            found: Column = arrays[name]
+            member = members.get(f"{name}.npy") or members[name]
+            with arrays.zip.open(member) as file:
+                shape, dtype = _header(file)
+                claimed, held = math.prod(shape) * dtype.itemsize, member.file_size - file.tell()
+            if claimed == held or dtype.hasobject:  # of objects the header does not tell the size, and numpy reads none
+                found: Column = arrays[name]
         except MemoryError as error:
             raise _error(f"expected an array that fits in memory as {name!r}, got another one: {error}") from error
-        except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        except Exception as error:  # whatever zipfile, its decompressors and numpy raise for what is damaged
             message = (
                 f"expected an array of numbers or texts as {name!r}, got one that only pickle reads, or a damaged one"
             )
             raise _error(message) from error
+        if claimed != held:
+            message = f"expected an array of the {held:,} bytes that {path!r} has as {name!r}"
+            raise _error(f"{message}, got one that claims {claimed:,} bytes, of shape {shape!s:.80}")
+        return found
+
+    return names, *_of_arrays(array)
+
+
+def _header(file: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Read what an array in the format .npy says of itself: its shape and its type."""
+    formats = np.lib.format
+    is_first = formats.read_magic(file) == (1, 0)
+    shape, _, dtype = (formats.read_array_header_1_0 if is_first else formats.read_array_header_2_0)(file)
+    return shape, dtype
+
+
+def _of_arrays(array: Callable[[str], Column]) -> tuple[Callable[[str], Column], Callable[[str], list[str]]]:
+    """Return what reads columns, and their cells as texts. array: returns an array by the name of its column."""
+
+    def checked(name: str) -> Column:
+        found = array(name)
         if found.ndim == 0 or found.dtype.kind not in "biufUS":
             got = f"{found.dtype} of shape {found.shape}"
             raise _error(f"expected an array of numbers or texts with an axis of rows as {name!r}, got {got}")
@@ -258,17 +308,17 @@ def _read_npz(content: bytes, path: str) -> Readers:
             raise _error(f"expected texts in UTF-8 as {name!r}, got the bytes {error.object!r:.80}") from error
 
     def read(name: str) -> Column:
-        if (found := array(name)).ndim > 1:
+        if (found := checked(name)).ndim > 1:
             return found.astype(object) if found.dtype.kind == "U" else found
         is_exact = found.dtype.kind in "bf" or (found.dtype.kind in "iu" and is_held(found))
         return found.astype(np.float64) if is_exact else _numbers_or_texts(texts(name))
 
     def texts(name: str) -> list[str]:
-        if (found := array(name)).ndim > 1:
+        if (found := checked(name)).ndim > 1:
             raise _error(f"expected a number or text in every row of {name!r}, got arrays of shape {found.shape[1:]}")
         return ["" if cell != cell else str(cell) for cell in found]
 
-    return names, read, texts
+    return read, texts
 
 
 def is_held(integers: Column) -> bool:

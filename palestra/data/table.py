@@ -129,7 +129,7 @@ class LabelledFile:
         self.how = how = config.held_out
         held_out = [("held_out.column", how.column)] if isinstance(how, HeldOutColumnConfig) else []
         self.aside = [*([] if config.label is None else [("label", config.label)]), *held_out]
-        ConfigError.require_none(_unknown_columns(config.file, [*self.aside, *shown], file))
+        ConfigError.require_none(unknown_columns(config.file, [*self.aside, *shown], file))
         self.names = list(dict.fromkeys(name for _, name in shown))
         self.paths = {name: path for path, name in reversed(shown)}
         self.columns = {name: read_column(file, name, path) for path, name in self.aside}
@@ -281,7 +281,7 @@ def told_file(told: dict[str, Any], place: str) -> ColumnsFile:
 # ---- what does not fit ---------------------------------------------------------------------------------
 
 
-def _unknown_columns(path: str, named: Sequence[tuple[str, str]], file: ColumnsFile) -> Iterator[ConfigErrorItem]:
+def unknown_columns(path: str, named: Sequence[tuple[str, str]], file: ColumnsFile) -> Iterator[ConfigErrorItem]:
     for key, name in named:
         if name not in file.names:
             known = ", ".join(file.names) or "none"

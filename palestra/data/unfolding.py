@@ -65,6 +65,22 @@ def _batches(file: Any, content: bytes, ratio: int) -> Iterator[Any]:
         raise UnfoldedError(f"expected a Parquet file, got a damaged one: {error!s:.200}") from error
 
 
+def stacked(cells: Any) -> Any:
+    """Return an array of arrow's that holds numbers, or lists of them in any depth, as one of numpy's (N, ...).
+
+    Raises UnfoldedError unless all lists of a depth are equally long.
+    """
+    compute, shape = import_module("pyarrow.compute"), [len(cells)]
+    while hasattr(cells, "flatten"):
+        lengths = compute.min_max(compute.list_value_length(cells)).as_py()
+        if cells.null_count or lengths["min"] != lengths["max"]:
+            got = "none in some row" if cells.null_count else f"{lengths['min']} and {lengths['max']} values"
+            raise UnfoldedError(f"expected lists of equal length in every row, got {got}")
+        shape.append(lengths["max"] or 0)
+        cells = cells.flatten()
+    return cells.to_numpy(zero_copy_only=False).reshape(shape)
+
+
 def parts(array: Any) -> list[Any]:
     """Return the arrays of arrow's of which an array of lists, mappings or structures is made; [] for any other."""
     if hasattr(array, "items"):  # a mapping, of which arrow flattens none with dictionaries

@@ -3,16 +3,17 @@
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from palestra.config import (
     ByKey,
     ByName,
     Config,
+    ConfigError,
     ConfigErrorItem,
     NonEmptyStr,
     NonNegativeInt,
@@ -29,6 +30,7 @@ from palestra.players.player import Player
 from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.randomness import base_key, restored_global_states, seeded_global_state
 from palestra.runtime.intervals import Interval
+from palestra.runtime.scores import DeclaredScore, normalized_of
 
 
 class UserEvaluation(ABC):
@@ -95,12 +97,26 @@ class TimedEvaluationConfig(Config):
     """whether it is also played before training; in a branch: before that goes on"""
 
 
+class ReferenceConfig(Config):
+    random: float
+    """mean return of random play, which is worth 0"""
+    expert: float
+    """mean return of an expert, who is worth 100"""
+
+    @model_validator(mode="after")
+    def _check_distance(self) -> Self:
+        if self.random == self.expert:
+            raise ConfigError.at("expert", f"expected another number than `random`, got {self.expert} for both")
+        return self
+
+
 class EvaluationConfig(TimedEvaluationConfig):
     own_scores: ClassVar[None] = None
     usual: ClassVar[Any] = {
         "name": "main",
         "interval": {"every": 5000, "unit": "opt_steps"},
         "at_start": True,
+        "references": None,
         "num_games": 20,
         "final_num_games": 100,
     }
@@ -118,6 +134,17 @@ class EvaluationConfig(TimedEvaluationConfig):
     the run's game"""
     pairings: list[dict[str, str]]
     """who plays whom: for every role a player of this file or a scripted one, which may be a class of your own"""
+    references: dict[str, ReferenceConfig] | None
+    """by role, returns by which its own are measured as the score normalized/ROLE: 100 times what they are above random
+    play, as a share of what an expert's are; null: there is no such score"""
+
+    def normalized_scores(self) -> list[DeclaredScore]:
+        """Return the scores that `references` add to those of the game."""
+        meaning = "mean return of {} between that of random play, 0, and that of an expert, 100"
+        return [
+            DeclaredScore(normalized_of(role), meaning.format(role), "points", (role,), (), shown=True)
+            for role in self.references or {}
+        ]
 
     def user_names(self) -> list[str]:
         return [name for pairing in self.pairings for name in pairing.values() if ":" in name]
@@ -189,7 +216,14 @@ def evaluation_errors(
         fault = None if evaluation.game is None else _game_fault(index, evaluation.game, game, roles)
         if fault is not None:
             yield ConfigErrorItem(f"{path}.game.{fault.path}", fault.message)
+        elif not played.can_be_played and isinstance(evaluation, EvaluationConfig):
+            message = f"expected a game that can be played (or `played_by`), got {played.name!r}"
+            yield ConfigErrorItem(f"{path}.game", f"{message}{' of the run' if evaluation.game is None else ''}")
         else:
+            for role in getattr(evaluation, "references", None) or ():
+                if role not in roles:
+                    message = f"unknown key; the known roles: {', '.join(roles)}"
+                    yield ConfigErrorItem(f"{path}.references.{role}", message)
             for number, pairing in enumerate(evaluation.pairings):
                 yield from pairing_errors(f"{path}.pairings.{number}", pairing, played, roles, players)
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -25,7 +25,8 @@ from palestra.players import make_script, read_script
 from palestra.players.player import Player
 from palestra.players.scripted import Script
 from palestra.runtime.limits import memory_needed
-from palestra.runtime.scores import DeclaredScore
+from palestra.runtime.scores import DeclaredScore, normalized_of
+from palestra.runtime.statistics import estimate_mean
 
 NUM_FILMED = 3
 
@@ -157,11 +158,16 @@ class Evaluations:
             if (seated := self._seated_in(pairing)) not in summaries:
                 with memory_needed(f"{keys.get(num_games, '--games')} of evaluation {name}"):
                     games = self._play(config, game, pairing, num_games, watch_all)
-                summaries[seated] = games.summary()
+                summaries[seated] = _normalized(games, config).summary()
             same = self.same_as(name, pairing)
             names = self._names_of(pairing) | ({} if same is None else {"same_as": dict(same)})
             pairs.append(names | summaries[seated])
-        return self._record(name, game.declared_scores, pairs, rate([pair for pair in pairs if "same_as" not in pair]))
+        return self._record(
+            name,
+            [*game.declared_scores, *config.normalized_scores()],
+            pairs,
+            rate([pair for pair in pairs if "same_as" not in pair]),
+        )
 
     def _names_of(self, pairing: Mapping[str, str]) -> dict[str, Any]:
         """Say who sits where in a pairing, with the roles in the order of the game, and which roles learn."""
@@ -293,6 +299,15 @@ class Evaluations:
         assert isinstance(game, WorldGame)
         policy = policies[game.roles[0]]
         return play_episodes(game, policy, num_games, self.num_worlds, config.max_rounds, seed, watch, self.info)
+
+
+def _normalized(games: Games, config: EvaluationConfig) -> Games:
+    """Add the scores that the references of an evaluation measure."""
+    found = {}
+    for role, reference in (config.references or {}).items():
+        shares = (games.returns[role] - reference.random) / (reference.expert - reference.random)
+        found[normalized_of(role)] = estimate_mean(100.0 * shares, games.clusters)
+    return replace(games, declared=[*games.declared, *config.normalized_scores()], scores={**games.scores, **found})
 
 
 class BestScore:

@@ -15,6 +15,7 @@ from palestra.games.matrix import MatrixConfig
 from palestra.games.nim import NimConfig
 from palestra.games.normalization import ObservationConfig, make_transform
 from palestra.games.polyhedra.game import PolyhedraConfig
+from palestra.games.spaces_game import SpacesConfig
 from palestra.games.tryout import faults_of_declared, faults_of_roles, try_game
 from palestra.runtime.scores import DeclaredScore
 
@@ -66,6 +67,7 @@ AnyGameConfig = Annotated[
     | AcrobotConfig
     | MountainCarConfig
     | GymnasiumConfig
+    | SpacesConfig
     | UserGameConfig,
     ByName(user_class=TensorGame),
 ]

@@ -27,6 +27,8 @@ class GameConfig(Config):
     name: str
     usual_run: ClassVar[Mapping[str, Any]] = {}
     """keys of a run that a first file has with this game: who trains, who sits where"""
+    can_be_played: ClassVar[bool] = True
+    """whether the game has rules, by which it is played"""
 
     def build(self, device: torch.device, kernel: Kernel) -> Game:
         """Build the game. kernel: changes speed, never a result. Raises ConfigError, with paths from `game` on."""

@@ -10,6 +10,7 @@ different roles decide in different worlds, one move lists all of them, and `dec
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple
@@ -117,7 +118,8 @@ class Game(ABC):
     Must be set: `roles`, in the order of the axis R; `spaces` (observations) and `action_spaces` by role; `device`. May
     be set: `tallies`, the names of further counters that are summed over finished games; `always_legal`, where no
     action is ever illegal; `critic_spaces`, by role what the game shows critics alone, under other names than `spaces`;
-    `notes`, lines that a training tells at its start.
+    `notes`, lines that a training tells at its start. `settled`: the roles whose running statistics are those of
+    recorded play, and which no world updates.
     """
 
     roles: tuple[str, ...]
@@ -128,6 +130,7 @@ class Game(ABC):
     always_legal: bool = False
     critic_spaces: Mapping[str, dict[str, Space]] = {}
     notes: Sequence[str] = ()
+    settled: frozenset[str] = frozenset()
 
     @property
     def declared_scores(self) -> tuple[DeclaredScore, ...]:
@@ -155,6 +158,9 @@ class Game(ABC):
         """Return the running statistics that its worlds update, always in the same order."""
         return ()
 
+    def settle(self, role: str, observation: Observation) -> None:  # noqa: B027 (most games have no statistics)
+        """Let a role's running statistics be those of these observations, (N, *space.shape), the game's own."""
+
     def transformed(self, role: str, observation: Observation) -> Observation:
         """Transform the game's own observations of a role, (B, *space.shape), into those that players get."""
         return observation
@@ -163,6 +169,10 @@ class Game(ABC):
     def transforms_by_role(self) -> bool:
         """Tell whether `transformed` depends on the role."""
         return False
+
+    def untransformed(self) -> "Game":
+        """Return this game with observations and rewards as its rules give them, neither normalised nor clipped."""
+        return self
 
     def outside(self, role: str) -> Outside:
         """Describe what a role observes and does in programs that act without palestra."""
@@ -195,6 +205,13 @@ class Game(ABC):
                     f"expected {name!r} of {role!r} of shape {shape}, or a batch of them, got {tuple(value.shape)}"
                 )
         return tensors, is_single
+
+    def read_entry(self, role: str, name: str, values: np.ndarray) -> Tensor:
+        """Convert an entry of a role's observations from outside, as `outside` describes it, to the game's own.
+
+        values: (B, *shape outside). Returns a tensor (B, *space.shape). Raises ValueError for unknown choices.
+        """
+        return torch.as_tensor(values, dtype=self.spaces[role][name].dtype, device=self.device)
 
     def legal_by(self, role: str, observation: Observation) -> Tensor | None:
         """Find the legal actions at the game's own observations of a role; None if these do not tell.
@@ -340,7 +357,14 @@ class TensorGame(Game):
         counted: bool (B,), the worlds whose observations update the running statistics first; None: no world's.
         """
         transform = self.observation_transform
+        if role in self.settled:
+            counted = None
         return observation if transform is None else transform(role, observation, counted)
+
+    def settle(self, role: str, observation: Observation) -> None:
+        if self.observation_transform is not None:
+            num = len(next(iter(observation.values())))
+            self.observation_transform(role, observation, torch.ones(num, dtype=torch.bool, device=self.device))
 
     def view(self, state: State, role: str, observes: Observes) -> Observation:
         """Return what a policy that sits in a role gets: the state, the role's observation, or nothing."""
@@ -351,6 +375,13 @@ class TensorGame(Game):
     @property
     def transforms_by_role(self) -> bool:
         return self.observation_transform is not None and bool(self.observation_transform.moments)
+
+    def untransformed(self) -> "TensorGame":
+        if self.observation_transform is None:
+            return self
+        game = copy(self)
+        game.observation_transform = None
+        return game
 
     def statistics(self) -> Sequence[RunningStatistics]:
         moments = {} if self.observation_transform is None else self.observation_transform.moments

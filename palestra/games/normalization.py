@@ -45,8 +45,9 @@ class RunningStatistics(ABC):
         """Load what `own_state` has returned."""
 
     def begin_sharing(self) -> None:
-        """Keep track of what this replica adds to the common statistics."""
+        """Keep track of what this replica adds to the common statistics, which are those so far."""
         self.common, self.added = self.fresh(), self.fresh()
+        self.common.load_own_state(self.own_state())
 
     def join_all(self, added: Sequence[Mapping[str, Any]]) -> None:
         """Become the common statistics with what all have added. added: the state of each replica's `added`."""

@@ -104,6 +104,10 @@ def _score_figure(
         and measure in pair.scores
         and math.isfinite(pair.scores[measure].value)
     ]
+    if measure == return_of(learner.role):
+        played = (each for group in groups for run in group.runs for each in run.recorded)
+        own = [each for each in played if each["player"] == learner.player]
+        levels += [Level(*each) for each in dict.fromkeys((f"play in {d['file']}", d["returns"]["mean"]) for d in own)]
     return _figure(title, f"{measure} of {title}", measure, curves, levels, unit, figures)
 
 

@@ -73,9 +73,9 @@ class RunData:
 
     name: its name in the report. at: the moment that is compared, in words; empty for the last one. config: the mapping
     in config.yml, empty if it cannot be read. config_text: the text of that file. facts: run.json. training: the
-    training records. evaluated: the evaluations during training; both lists begin with the oldest. again: evaluations
-    by `palestra evaluate`. changes: the lines of changes.jsonl. faults: a line for each damaged or missing file or
-    line.
+    training records. recorded: what it says of recorded play. evaluated: the evaluations during training; both lists
+    begin with the oldest. again: evaluations by `palestra evaluate`. changes: the lines of changes.jsonl. faults: a
+    line for each damaged or missing file or line.
     """
 
     path: Path
@@ -85,6 +85,7 @@ class RunData:
     config_text: str
     facts: Mapping[str, Any]
     training: tuple[Mapping[str, Any], ...]
+    recorded: tuple[Mapping[str, Any], ...]
     evaluated: tuple[Evaluated, ...]
     again: tuple[Evaluated, ...]
     changes: tuple[Mapping[str, Any], ...]
@@ -109,6 +110,7 @@ class RunData:
             config_text=_or_fault(lambda: folder.config.read_text(errors="replace"), "", faults),
             facts=_or_fault(lambda: folder.facts().model_dump(), {}, faults),
             training=tuple(record for record in records if record.get("kind") == "training"),
+            recorded=tuple(record for record in records if record.get("kind") == "data_set"),
             evaluated=tuple(Evaluated(Evaluation.from_record(record), record) for record in evaluations),
             again=tuple(_read_again(folder, faults)),
             changes=tuple(changes),

@@ -24,7 +24,7 @@ from palestra.recording.summary import render_summary
 from palestra.run.base import BaseRunConfig
 from palestra.run.branching import Reached, begins_anew, extend
 from palestra.run.records import RunRecords
-from palestra.run.warm_starts import WarmStart
+from palestra.run.warm_starts import Beginning
 from palestra.runtime.console import VisibleConsole, visible
 from palestra.runtime.device import find_device
 from palestra.runtime.signals import Interrupted, StopSignals
@@ -54,8 +54,9 @@ class Run:
     place: the run's folder; for a new run its path, which must not exist, or None: runs/<name>-<n>. origin: the
     checkpoint of another run that it branches off. trainer_in_python: the class that trains it, if the config does not
     name that class. resumed: whether the folder existed before this object. recorders: those of the present `fit`, by
-    name. set_in_python: the calls that gave it objects which no config names. has_branched_off: whether the state of
-    `origin` was taken over. warm_starts: what it began with of other runs, to be told once.
+    name. data_files: the SHA-256 of files of recorded play, by path. set_in_python: the calls that gave it objects
+    which no config names. has_branched_off: whether the state of `origin` was taken over. beginnings: what it began
+    with of other runs and of files, to be told once.
     """
 
     def __init__(
@@ -77,7 +78,8 @@ class Run:
         self.compiling = CompilingNotice(lambda line: self.display.log(line))
         self.recorders: dict[str, Recorder] = {}
         self.set_in_python: list[str] = []
-        self.warm_starts: list[WarmStart] = []
+        self.data_files: dict[str, str] = {}
+        self.beginnings: list[Beginning] = []
         self._loggers: dict[str, Recorder] = {}
 
     @property
@@ -216,6 +218,7 @@ class Run:
         facts = RunFacts.of_now(
             id=run_id,
             user_classes=user_class_hashes(self.config),
+            data_files=self.data_files,
             set_in_python=list(self.set_in_python),
             trainer_in_python=self.trainer_in_python,
             branched_from=None if self.origin is None else str(self.origin.resolve()),

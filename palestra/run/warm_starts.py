@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from palestra.config import ConfigError
 from palestra.run.loaded_checkpoint import NOT_OURS
@@ -11,6 +11,16 @@ from palestra.storage.disk import RunFolderError
 from palestra.storage.stored_files import CheckpointError
 
 MOST_NAMED = 6  # weights or networks that a line names
+
+
+class Beginning(Protocol):
+    """What a run has begun with besides its config."""
+
+    def line(self) -> str:
+        """Say it in a line."""
+
+    def record(self) -> dict[str, Any]:
+        """Return the record of the run that says it."""
 
 
 @dataclass(frozen=True)
@@ -26,12 +36,10 @@ class WarmStart:
     left: list[str]
 
     def line(self) -> str:
-        """Say it in a line."""
         left = f"; not taken: {_listed(self.left)}" if self.left else ""
         return f"{self.who} begins with {self.source}; taken: {_listed(self.taken)}{left}"
 
     def record(self) -> dict[str, Any]:
-        """Return the record of the run that says it."""
         return {"kind": "warm_start", **asdict(self)}
 
 

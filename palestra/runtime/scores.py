@@ -67,6 +67,11 @@ def return_of(role: str) -> str:
     return f"return/{role}"
 
 
+def normalized_of(role: str) -> str:
+    """Return the name of the score that measures the returns of a role by those of random play and of an expert."""
+    return f"normalized/{role}"
+
+
 def declared_returns(roles: Sequence[str], zero_sum: bool, shown: bool) -> tuple[DeclaredScore, ...]:
     """Declare the mean return of each role as a score. zero_sum: whether the others lose what one role gains."""
     return tuple(

@@ -29,10 +29,11 @@ class RunFacts(Entry):
     """The content of run.json.
 
     format: of the folder. versions, machine, commit, command: at the start of the run. user_classes: SHA-256 of the
-    sources of the user's own classes. set_in_python: calls that gave the trainer objects which no config names.
-    trainer_in_python: the class that trains the run, if it is not the one in the config. branched_from: the
-    checkpoint that the run branches off. mirror: URL of its mirror. checkpoint_folder: the folder of its checkpoints
-    and replay rows, if outside of the run's folder. ended: why the run ended before its `stop`.
+    sources of the user's own classes. data_files: SHA-256 of files of recorded play, by path. set_in_python: calls that
+    gave the trainer objects which no config names. trainer_in_python: the class that trains the run, if it is not the
+    one in the config. branched_from: the checkpoint that the run branches off. mirror: URL of its mirror.
+    checkpoint_folder: the folder of its checkpoints and replay rows, if outside of the run's folder. ended: why the run
+    ended before its `stop`.
     """
 
     format: Literal[2]
@@ -42,6 +43,7 @@ class RunFacts(Entry):
     commit: str | None
     command: str
     user_classes: dict[str, Sha256]
+    data_files: dict[str, Sha256] = Field(default_factory=dict)  # older runs have no such key
     set_in_python: list[str]
     trainer_in_python: str | None
     branched_from: str | None

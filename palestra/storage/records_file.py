@@ -213,6 +213,23 @@ class _Training(_Record):
     players: dict[str, _PlayerMetrics] = {}
 
 
+class _Described(_Section):
+    mean: float
+    min: float
+    max: float
+
+
+class _DataSet(_Record):
+    player: str
+    file: str
+    sha256: str
+    num_rows: Count
+    num_episodes: Count
+    num_left_out: Count
+    returns: _Described
+    lengths: _Described
+
+
 class _DeclaredScore(_Section):
     name: Annotated[str, Field(min_length=1)]
     meaning: str
@@ -260,8 +277,8 @@ class _Evaluation(_Record):
 
 def require_shape(record: Mapping[str, Any]) -> None:
     """Raise ValueError, which names the key, if a record lacks what its kind has, or holds a value of another type."""
-    is_evaluation = record.get("kind") == "evaluation" or "pairs" in record
-    model = _Training if record.get("kind") == "training" else _Evaluation if is_evaluation else _Record
+    models: dict[str, type[_Record]] = {"training": _Training, "evaluation": _Evaluation, "data_set": _DataSet}
+    model = models.get(str(record.get("kind")), _Evaluation if "pairs" in record else _Record)
     try:
         model.model_validate(record)
     except ValidationError as error:

@@ -221,7 +221,7 @@ class Training:
                 checkpoints.go_back_to(loaded, self.lockstep.buffers())
             return loaded
         checkpoints.begin_anew()
-        for start in run.warm_starts:
+        for start in run.beginnings:
             self.log(start.line())
             run.records.write({**start.record(), **self.counts()})
         if (origin := run.folder.facts().branched_from) is None:

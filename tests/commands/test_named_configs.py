@@ -15,13 +15,13 @@ from palestra.cli import app
 from palestra.config import load_yaml
 from palestra.config.variants import members_of, names_of
 from palestra.games import AnyGameConfig
-from palestra.kinds.games.starting import known_algorithms
+from palestra.kinds.games.starting import known_algorithms, known_losses
 from palestra.kinds.text.starting import text_algorithms
 from palestra.run.shipped import shipped_configs
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = {path.stem: path for path in shipped_configs()}
-GAMES = [name for name in names_of(members_of(AnyGameConfig)) if name != "gymnasium"]
+GAMES = [name for name in names_of(members_of(AnyGameConfig)) if name not in ("gymnasium", "spaces")]
 OWN_GAMES = {
     "pennies:Pennies": {"num_rounds": 4},
     "probes:Probe": {"kind": "identity", "continuous": False, "limit": 3},
@@ -55,6 +55,8 @@ REFUSED = {  # what an algorithm cannot play, and why
         "dialogue",
     ): "Discrete actions for the loss 'q_learning', which values each of them, got MultiDiscrete",
 }
+OF_TD3 = {game: message for (algorithm, game), message in REFUSED.items() if algorithm == "td3"}
+REFUSED |= {("td3_bc", game): message.replace("'td3'", "'td3_bc'") for game, message in OF_TD3.items()}
 
 SKILLED = """
 from typing import ClassVar
@@ -74,6 +76,21 @@ class Skilled(OnPolicyLoss):
     def terms(self, batch):
         both = batch.outputs["skill"].sum(dim=1) + batch.value - batch.log_prob * batch.advantage
         return {"loss_all": batch.mean(both)}
+"""
+CLONED = """
+from palestra.algorithms.losses.off_policy_loss import OffPolicyLoss
+from palestra.config import UserConfig
+
+
+class Cloned(OffPolicyLoss):
+    heads = ("policy",)
+    acts_by = "policy"
+
+    class Config(UserConfig):
+        pass
+
+    def terms(self, batch):
+        return {"loss_policy": -batch.mean(batch.log_prob)}
 """
 
 pytestmark = pytest.mark.usefixtures("in_tmp_path")
@@ -129,14 +146,15 @@ def test_a_game_of_ones_own_may_say_what_is_usual() -> None:
 def test_an_algorithm_alone_is_told_its_games(algorithm: str) -> None:
     error = palestra("config", algorithm, code=2).stderr
     assert f"{algorithm}: expected a game after {algorithm} (one of {', '.join(GAMES)}, the id of a " in error
-    assert f"{algorithm}-{'cartpole' if algorithm in ('dqn', 'off_policy') else 'pendulum'}" in error
+    shipped = f"{algorithm}-{'cartpole' if algorithm in ('dqn', 'off_policy') else 'pendulum'}"
+    assert (shipped if shipped in SHIPPED else "shipped configs: none") in error
     assert palestra("train", algorithm, code=2).stderr == error
 
 
 def test_an_algorithm_that_is_none_is_told() -> None:
     error = palestra("config", "mine:Sarsa", "cartpole", code=2).stderr
     assert error.startswith("players.agent.algorithm.name: importing 'mine' failed: ModuleNotFoundError")
-    names = ", ".join([*known_algorithms(), "fit", *text_algorithms()])
+    names = ", ".join([*known_algorithms(), *known_losses(), "fit", *text_algorithms()])
     expected = (
         f"sarsa: expected one of the algorithms {names}, or a class of your own as package.module:Class, got 'sarsa'"
     )
@@ -202,17 +220,64 @@ def test_a_loss_of_torchrl_is_printed_with_all_arguments_and_what_goes_with_it(
         ("on_policy", "CartPole-v1", "{name: skilled:Skilled, skills: 3}", ["policy", "skill", "value"]),
         ("on_policy", "nim", "skilled:Skilled", ["policy", "skill", "value"]),
         ("off_policy", "nim", "{name: regret:Regret, share: 0.5}", ["q"]),
+        ("off_policy", "Pendulum-v1", "cloned:Cloned", ["policy"]),
     ],
 )
 def test_a_loss_of_ones_own_is_printed_with_its_heads(algorithm: str, game: str, loss: str, heads: list[str]) -> None:
     shutil.copy(ROOT / "docs" / "examples" / "regret.py", ".")
+    Path("cloned.py").write_text(CLONED)
     Path("skilled.py").write_text(SKILLED + "print('hello: from a module')\n")  # as pygame says when it is imported
     Path("printed.yml").write_text(palestra("config", algorithm, game, f"loss={loss}").stdout)
     palestra("check", "printed.yml")
     (player,) = load_yaml(Path("printed.yml"))["players"].values()
     printed = player["algorithm"]
-    assert printed["loss"] == ({"name": loss, "skills": 2} if loss[0] != "{" else yaml.safe_load(loss))
+    usual = {"name": loss} | ({"skills": 2} if loss == "skilled:Skilled" else {})
+    assert printed["loss"] == (yaml.safe_load(loss) if loss[0] == "{" else usual)
+    assert (printed["box_actions"] is not None) == (game == "Pendulum-v1")
     assert [key for key in printed["body"] if key != "name"] == heads
+
+
+@pytest.mark.parametrize("words", [("iql",), ("off_policy", "loss=iql")])
+@pytest.mark.parametrize("game", ["nim", "Pendulum-v1"])
+def test_a_loss_of_recorded_play_is_printed_with_its_usual_values(game: str, words: tuple[str, ...]) -> None:
+    Path("printed.yml").write_text(palestra("config", words[0], game, *words[1:], "expectile=0.9").stdout)
+    palestra("check", "printed.yml")
+    printed = next(iter(load_yaml(Path("printed.yml"))["players"].values()))["algorithm"]
+    assert printed["loss"] == {
+        **{"name": "iql", "num_critics": 2, "expectile": 0.9, "temperature": 0.3333, "max_weight": 100.0}
+    }
+    assert list(printed["body"]) == ["name", "policy", "critic_0", "critic_1", "value"]
+    assert printed["target"] == {"name": "polyak", "tau": 0.005, "interval": 1}
+    assert (printed["batch_size"], printed["learning_rate"]["value"]) == (256, 3e-4)
+    assert (printed["max_grad_norm"], printed["exploration"], printed["replay_buffer"]["name"]) == (
+        None,
+        None,
+        "uniform",
+    )
+    expected = {"name": "clipped_gaussian", "initial_log_std": 0.0} if game == "Pendulum-v1" else None
+    assert printed["box_actions"] == expected
+
+
+@pytest.mark.parametrize("game", ["nim", "pendulum"])
+def test_every_loss_by_name_stands_for_its_algorithm(game: str) -> None:
+    assert known_losses() == {
+        **dict.fromkeys(("q_learning", "bc", "awac", "iql"), "off_policy"),
+        "reinforce": "on_policy",
+    }
+    for loss, algorithm in known_losses().items():
+        if (loss, game) == ("q_learning", "pendulum"):
+            assert "for the loss 'q_learning', which values" in palestra("config", loss, game, code=2).stderr
+            continue
+        printed = palestra("config", loss, game).stdout
+        assert printed == palestra("config", algorithm, game, f"loss={loss}").stdout
+        assert f"    name: {algorithm} " in printed
+
+
+def test_train_takes_a_loss_and_a_game() -> None:
+    few = ("stop.after=4", "rollout_length=2", "warmup_env_steps=8", "updates_per_turn=2", "batch_size=4")
+    palestra("train", "iql", "pendulum", *few, "evaluations=[]", "best=null", "output.recorders=[]", "--quiet")
+    algorithm = load_yaml(Path("runs/iql-pendulum-1/config.yml"))["players"]["agent"]["algorithm"]
+    assert (algorithm["name"], algorithm["loss"]["name"]) == ("off_policy", "iql")
 
 
 def test_an_estimator_of_torchrl_by_override_stands_for_all_of_its_keys() -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -95,3 +96,51 @@ def test_fractions_are_written_alike_in_all_types_of_files() -> None:
     assert read_columns("data.npz").texts("x") == ["0.1", ""]
     with pytest.raises(ConfigError, match=r"expected texts in UTF-8 as 'y', got the bytes b'.xfe'"):
         read_columns("data.npz").texts("y")
+
+
+def test_lists_of_equal_length_in_parquet_are_arrays() -> None:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    arrays = {
+        "pairs": np.arange(6, dtype=np.float32).reshape(3, 2),
+        "pictures": np.arange(36, dtype=np.uint8).reshape(3, 3, 2, 2),
+        "flags": np.array([[True], [False], [True]]),
+    }
+    columns = {name: arrow.array(each.tolist()) for name, each in arrays.items()}
+    columns["fixed"] = arrow.FixedSizeListArray.from_arrays(arrow.array(range(9), arrow.int16()), 3)
+    columns["y"] = arrow.array([1, 2, 3])
+    columns["large"] = arrow.array([[1.5], [2.5], [3.5]], arrow.large_list(arrow.float16()))
+    bad = {"ragged": [[1], [2], [3, 4]], "missing": [[1], None, [2]], "objects": [{"x": 1}] * 3}
+    parquet.write_table(arrow.table(columns | bad), "data.parquet", row_group_size=2)
+    file = read_columns("data.parquet")
+    for name, wanted in arrays.items():
+        assert np.array_equal(file.column(name), wanted), name
+        assert file.column(name).shape == wanted.shape
+    assert file.column("fixed").dtype == np.int16
+    assert file.column("fixed").tolist() == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    assert file.column("large").tolist() == [[1.5], [2.5], [3.5]]
+    for name, told in (
+        ("ragged", "the column 'ragged': expected lists of equal length in every row, got 1 and 2 values"),
+        ("missing", "the column 'missing': expected lists of equal length in every row, got none in some row"),
+        ("objects", "expected numbers, texts or lists of numbers in the column 'objects', got struct<"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            file.column(name)
+    with pytest.raises(ConfigError, match="expected a number or text in every row of 'pairs', got lists"):
+        file.texts("pairs")
+    data = made("data.parquet", label_kind="number", sees=["pairs", "pictures"], categorical=[], images=["pictures"])
+    assert data.entries["pictures"].shape == (3, 3, 2, 2)
+    assert data.entries["pairs"].shape == (3, 2)
+
+
+@pytest.mark.parametrize("shape", [(3,), (5,), (-4,), (1 << 50,), (1 << 40, 1 << 40)])
+def test_a_forged_header_is_told_before_memory_is_asked_for(shape: tuple[int, ...]) -> None:
+    with zipfile.ZipFile("data.npz", "w") as file:
+        for name, claimed in {"x": shape, "y": (4,)}.items():
+            with file.open(f"{name}.npy", "w") as out:
+                np.lib.format.write_array_header_1_0(out, {"descr": "<f8", "fortran_order": False, "shape": claimed})
+                out.write(np.arange(4.0).tobytes())
+    with pytest.raises(
+        ConfigError, match=r"^expected an array of the 32 bytes that 'data.npz' has as 'x', got one that"
+    ):
+        read_columns("data.npz").column("x")
+    assert read_columns("data.npz").column("y").tolist() == [0, 1, 2, 3]

@@ -61,7 +61,7 @@ def _is_container(annotation: Any) -> bool:
 
 def is_command(line: str) -> bool:
     """Whether a line begins with a command of palestra."""
-    names = {str(command.name) for command in app.registered_commands}
+    names = {str(command.name) for command in (*app.registered_commands, *app.registered_groups)}
     words = line.split()
     return words[0] == "palestra" and words[1].lstrip("-") in {*names, "version"}
 

@@ -74,7 +74,7 @@ def test_a_name_that_does_not_exist_is_found(name: str) -> None:
 
 
 def test_every_library_has_its_table_and_what_is_not_there() -> None:
-    assert len(SOURCES) == 10
+    assert len(SOURCES) == 11
     for section in re.split(r"^## ", PAGE, flags=re.M)[1:]:
         assert "| palestra |" in section
         assert "\nNot there: " in section
@@ -110,7 +110,18 @@ def test_the_translated_ppo_solves_cartpole(tmp_path: Path) -> None:
 NO_KEYS = {  # names of methods, of results and of files
     *("after_epoch", "after_step", "after_train", "attach_progress_bar", "before_epoch", "before_step", "before_train"),
     *("capture_video", "compute_episodic_return", "compute_loss", "count_actions", "criterion", "data_collator"),
-    *("eval_reward", "evaluate_rho", "fit", "follow_up", "fps", "fused_game", "host_er_scheduler", "host_lr_scheduler"),
+    *(
+        "eval_reward",
+        "evaluate_rho",
+        "fit",
+        "fit_online",
+        "follow_up",
+        "fps",
+        "fused_game",
+        "get_minari",
+        "host_er_scheduler",
+        "host_lr_scheduler",
+    ),
     *("host_net", "host_optimizer", "host_replay_buffer", "load", "opt_steps_per_sec", "predict", "predict_proba"),
     *("predict_step", "prover_accurate_quotation", "prover_role_conformance", "register_trainer"),
     *("resume_from_checkpoint", "save", "set_description", "set_logger", "set_model", "set_training"),

@@ -65,6 +65,17 @@ GAMES: dict[str, dict[str, Any]] = {
         "goal_speed": 0.0,
         "observation": PLAIN,
     },
+    "spaces": {
+        "name": "spaces",
+        "roles": {
+            "one": {
+                "observation": {"x": {"shape": [2], "dtype": "float32", "padded": False}},
+                "action": {"discrete": 2},
+            },
+        },
+        "always_legal": True,
+        "observation": PLAIN,
+    },
     "gymnasium": load_yaml(next(path for path in shipped_configs() if path.stem == "dqn-cartpole"))["game"],
 }
 DICE = """
@@ -101,6 +112,7 @@ def config_of(name: str) -> GameConfig:
         "seed": None,
         "game": GAMES[name],
         "pairings": [],
+        "references": None,
     }
     config = check(data, EvaluationConfig).game
     assert config is not None

@@ -51,4 +51,15 @@ DATA = [
         f"{RUNS} games/dialogue/test_rows.py",
         ("if now.get(path, sha256) != sha256:", "if False:"),
     ),
+    *mutants(
+        "kinds/games/recorded.py",
+        "kinds/games/test_recorded.py",
+        ("truncated[:-1] |= is_lost[1:] & ~terminated[:-1]", "pass"),
+        ("is_lost = ends & ~terminated & needs_next_row", "is_lost = ends & needs_next_row"),
+        ("(rows + 1).clamp(max=num - 1)", "rows"),
+        ("(terminated | truncated)[:-1] | self.changes()", "terminated[:-1] | self.changes()"),
+        ("(is_used.cumsum() - 1)[episode]", "episode"),
+        ("self.require(is_legal(found, space, legal).numpy(), path, what, values)", "pass"),
+        ("joined[lacks] = joined[np.argmin(lacks)]", "pass"),
+    ),
 ]

@@ -4,6 +4,7 @@ from tests.mutants.mutant import mutants
 
 OFF_POLICY = "algorithms/test_off_policy.py"
 ON_POLICY = "algorithms/test_on_policy.py"
+LIKELIHOODS = "algorithms/test_likelihood_losses.py"
 TORCHRL = "algorithms/test_torchrl.py"
 AS_PPO = "test_it_learns_what_was_drawn_not_what_was_clipped_and_clips_values_as_ppo"
 
@@ -23,9 +24,61 @@ LOSSES = [
         OFF_POLICY,
         ("rows.next_legal | rows.terminated.unsqueeze(1)", "rows.next_legal"),
         ("~rows.terminated * rows.extras", "rows.extras"),
-        ("rows.extras.get(SAMPLED, rows.action), rows.reward", "rows.action, rows.reward"),
+        ("return self.extras.get(SAMPLED, self.played)", "return self.played"),
         ("weights = {name: weight.detach() for", "weights = {name: weight for"),
         ("        self._num_draws += 1\n", ""),
+    ),
+    *mutants(
+        "algorithms/losses/off_policy_loss.py",
+        LIKELIHOODS,
+        ("if SAMPLED not in self.extras and isinstance", "if isinstance"),
+        ("return self.net.head.sampled(self.played)", "return self.played"),
+        ("self.observation | self._taken)[head]", "self.next_observation | self._taken)[head]"),
+        ("self._target_nets()(head, self.observation))", "self._target_nets()(head, self.next_observation))"),
+        ("self._observed(self.sample()[0])", "self._taken"),
+        ("_mean_of_smallest(self.next_distribution,", "_mean_of_smallest(self.distribution,"),
+        ("(log_probs.exp() * torch.stack(tuple(values)).amin(dim=0))", "torch.stack(tuple(values)).amin(dim=0)"),
+        ("half_widths(self.played)}", "half_widths(self.action)}"),
+    ),
+    *mutants(
+        "algorithms/losses/awac.py",
+        LIKELIHOODS,
+        ("td_errors.square().sum(dim=0)", "td_errors.square().mean(dim=0)"),
+        ("advantage / self.config.temperature", "advantage * self.config.temperature"),
+        (".exp().clamp(max=self.config.max_weight)", ".exp()"),
+        ("q_values.detach().amin(dim=0) -", "q_values.amin(dim=0) -"),
+        ("batch.discount * batch.target_policy_value", "batch.target_policy_value"),
+        ("self.td_errors.abs().mean(dim=0)", "self.td_errors.abs().sum(dim=0)"),
+    ),
+    *mutants(
+        "algorithms/losses/iql.py",
+        LIKELIHOODS,
+        ("advantage > 0.0", "advantage < 0.0"),
+        ("(advantage.detach() / self.config.temperature)", "(advantage.detach() * self.config.temperature)"),
+        ("advantage.detach()", "advantage"),
+        (".exp().clamp(max=self.config.max_weight)", ".exp()"),
+        ("batch.discount * batch.next_outputs", "batch.next_outputs"),
+        ("batch.next_outputs[VALUE]", "batch.target_outputs[VALUE]"),
+        ("batch.target_taken_values(critic)", "batch.taken_values(critic)"),
+    ),
+    *mutants("algorithms/losses/bc.py", LIKELIHOODS, ("-batch.mean(batch.log_prob)", "batch.mean(batch.log_prob)")),
+    *mutants(
+        "algorithms/parts/distributions.py",
+        LIKELIHOODS,
+        (".clamp(-LARGEST_TANH, LARGEST_TANH).atanh()", ".atanh()"),
+        ("(action - self.center) / self.divisor).clamp", "(action - self.center) / self.half_width).clamp"),
+    ),
+    *mutants(
+        "algorithms/parts/action_heads.py",
+        LIKELIHOODS,
+        ("self.family.value(self.half_widths(action))", "self.family.value(action)"),
+    ),
+    *mutants(
+        "algorithms/td3_bc.py",
+        "algorithms/test_td3_bc.py",
+        ("q_values.detach().abs()", "q_values.abs()"),
+        ("self.half_widths(batch.action)", "batch.action"),
+        ("scale * terms", "terms"),
     ),
     *mutants(
         "algorithms/losses/torchrl.py",

@@ -9,6 +9,7 @@ GYM = "games/gymnasium/test_gym_worlds.py games/gymnasium/test_gym_sync.py games
 NORMALIZATION = "games/gymnasium/test_gym_normalization.py"
 NORMALIZED = "games/test_normalization.py rollouts/test_normalized_play.py"
 DIALOGUE_LOOPS = "games/dialogue/test_loops.py"
+COLLECTING = "kinds/games/test_collecting.py"
 
 ROLLOUTS = [
     *mutants(
@@ -229,5 +230,27 @@ ROLLOUTS = [
         ("if paid_for[v, r]:", "if v == r:"),
         ("number = 3 * number + (2 if verdict < 0 else verdict)", "number = 3 * number + max(verdict, 0)"),
         ("rewards[world, r] = reward * ran", "rewards[world, r] = reward"),
+    ),
+    *mutants(
+        "kinds/games/collecting.py",
+        COLLECTING,
+        ("view = self.game.transformed(self.role, dict(view))", "view = dict(view)"),
+        ('f"player/{sitter}/play"', '"play"'),
+        ("ended = (rows.terminated | rows.truncated) & rows.valid", "ended = rows.terminated & rows.valid"),
+        ("is_last = ended & (valid.cumsum(0) >= share)", "is_last = ended & (valid.cumsum(0) >= 1)"),
+        (".view(-1, num_worlds).T[kept.T]", ".view(-1, num_worlds)[kept]"),
+        ("return places[:num],", "return places,"),
+        ('game.own_actions(value) if name == "action" else value', "value"),
+    ),
+    *mutants(
+        "kinds/games/stored.py",
+        COLLECTING,
+        ('if self.explores and "optimizers" in player_state:', "if False:"),
+    ),
+    *mutants(
+        "games/gymnasium/game.py",
+        COLLECTING,
+        ("game.transforms_observations = game.transforms_rewards = False", "game.transforms_rewards = False"),
+        ("game.transforms_observations = game.transforms_rewards = False", "game.transforms_observations = False"),
     ),
 ]

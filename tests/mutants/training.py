@@ -216,7 +216,7 @@ TRAINING = [
         STAGES,
         ("_num_pairings(each) * each.final_num_games", "_num_pairings(each) * each.num_games"),
         ("_num_pairings(each) * each.final_num_games", "each.final_num_games"),
-        ("if len(set(roll_outs.values())) == 1:", "if True:"),
+        ("if len(set(after.values())) == 1 and", "if"),
     ),
     *mutants(
         "players/player.py",

@@ -20,7 +20,7 @@ from palestra.algorithms.terms import total_loss
 from palestra.config import Config, ConfigError, UnreadConfig, failure
 from palestra.config.validation import checked
 from palestra.games.policy import Memory
-from palestra.games.spaces import Space
+from palestra.games.spaces import ActionSpace, Box, Space
 from palestra.nets.inputs import zeros_of
 from palestra.nets.recurrent import NamedNet
 from palestra.nets.weights import without_gradient
@@ -63,7 +63,16 @@ class ActionValues(NamedTuple):
     name: str
 
 
-AnyHead = str | Head | Critic | ActionValues
+class TakenValue(NamedTuple):
+    """A head with values of the actions taken: a Critic where actions are a Box, ActionValues where they are discrete.
+
+    batch.taken_values(name) has them.
+    """
+
+    name: str
+
+
+AnyHead = str | Head | Critic | ActionValues | TakenValue
 
 
 def with_gradients(compute: Callable[P, R]) -> Callable[P, R]:
@@ -250,6 +259,8 @@ class LossConfig(Config):
     """The base of the configs of the losses of this package."""
 
     made: ClassVar[Any]
+    usual_algorithm: ClassVar[Mapping[str, Any]] = {}
+    """keys of the algorithm that a first file has with this loss"""
 
     name: str
 
@@ -300,6 +311,12 @@ def head_names(loss: Any) -> list[str]:
     return [head if isinstance(head, str) else head.name for head in loss.heads]
 
 
+def critics_of(loss: Any, space: ActionSpace) -> list[str]:
+    """Name the heads of a loss that observe an action, if the actions are these."""
+    kinds = (Critic, TakenValue) if isinstance(space, Box) else Critic
+    return [head.name for head in loss.heads if isinstance(head, kinds)]
+
+
 def head_sizes(loss: Any, config: Any, others: Mapping[str, int]) -> dict[str, int]:
     """Return how many outputs each head of a loss has, the policy's first and the value's last.
 
@@ -311,6 +328,8 @@ def head_sizes(loss: Any, config: Any, others: Mapping[str, int]) -> dict[str, i
     for name, head in zip(head_names(loss), loss.heads, strict=True):
         if isinstance(head, Head | Critic):
             sizes[name] = head.num_outputs
+        elif isinstance(head, TakenValue):
+            sizes[name] = known.get(Q, 1)
         elif isinstance(head, ActionValues) and Q in known:
             sizes[name] = known[Q]
         elif head in known:

@@ -3,7 +3,7 @@
 Letters: M rows, A actions, n numbers of a Box.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, cast
 
@@ -15,10 +15,10 @@ from palestra.algorithms.losses import loss as losses
 from palestra.algorithms.losses.loss import NUM_TRIED, Loss, LossFault, with_gradients
 from palestra.algorithms.parts.action_heads import SAMPLED, DiscreteHead, GaussianHead
 from palestra.algorithms.parts.actor_critic import POLICY, HeadedNet
-from palestra.algorithms.parts.distributions import Distribution, HalfWidths
+from palestra.algorithms.parts.distributions import CategoricalDistribution, Distribution
+from palestra.algorithms.parts.return_distributions import of_action
 from palestra.config import ConfigError
 from palestra.games.game import Observation
-from palestra.games.spaces import Box
 from palestra.nets.inputs import zeros_of
 from palestra.nets.kernels.acting import ActingNet, acting_net
 from palestra.nets.weights import flat_gradient
@@ -26,6 +26,14 @@ from palestra.players.player import Player
 from palestra.randomness import fold, random_normals
 from palestra.rollouts.transitions import Transitions
 
+# What a first file says of the algorithm, if its loss weighs likelihoods of the actions taken.
+OF_LIKELIHOODS: Mapping[str, Any] = {
+    "batch_size": 256,
+    "target": {"tau": 0.005, "interval": 1},
+    "max_grad_norm": None,  # one norm is that of all heads, and the critics' gradient would scale the policy's down
+    "box_actions": "clipped_gaussian",
+    "learning_rate": 3e-4,
+}
 ACTION = "action"  # the entry beside the observation that critics observe
 
 
@@ -53,8 +61,8 @@ class ActingHeads:
 
 BATCH_HAS = (
     "it has observation, legal, next_observation, next_legal, action, reward, terminated, discount, extras, weight, "
-    "outputs, next_outputs, target_outputs, distribution, next_distribution, opt_steps, sample(), next_sample(), mean "
-    "and the values of critics"
+    "outputs, next_outputs, target_outputs, distribution, next_distribution, log_prob, opt_steps, sample(), "
+    "next_sample(), mean, the values of critics, and those of the actions taken"
 )
 
 
@@ -62,11 +70,11 @@ class ReplayBatch:
     """Rows of a replay buffer, as a loss gets them. Outputs of networks are computed when they are first asked for.
 
     From the buffer it has: observation, next_observation, by entry (M, ...); legal, next_legal, bool (M, flags of the
-    action space), all true at the end of a game; action, as the policy drew it, of a Box before it was clipped or
-    squashed; reward, float32 (M,), the discounted sum if it is of n steps; terminated, bool (M,); discount of the next
-    value, float32 (M,): gamma^n after n steps, and 0.0 where the game terminated; extras, what the player's policy
-    kept, such as `log_prob`; weight, float32 (M,), the importance of rows that were drawn by priority, else ones.
-    opt_steps: the player's opt steps so far, for schedules.
+    action space), all true at the end of a game; action, as the policy drew it, or would have if somebody else chose
+    it, of a Box before it was clipped or squashed; reward, float32 (M,), the discounted sum if it is of n steps;
+    terminated, bool (M,); discount of the next value, float32 (M,): gamma^n after n steps, and 0.0 where the game
+    terminated; extras, what the player's policy kept, such as `log_prob`; weight, float32 (M,), the importance of rows
+    that were drawn by priority, else ones. opt_steps: the player's opt steps so far, for schedules.
 
     From the networks, by head, (M, K): outputs, with gradients; and without gradients, at the next observations,
     next_outputs of the same networks and target_outputs of the target networks.
@@ -89,13 +97,14 @@ class ReplayBatch:
         self.net, self.player, self.opt_steps = net, player, opt_steps
         self.observation, self.next_observation = rows.observation, rows.next_observation
         self.legal, self.next_legal = rows.legal, rows.next_legal | rows.terminated.unsqueeze(1)
-        self.action, self.reward, self.terminated = rows.extras.get(SAMPLED, rows.action), rows.reward, rows.terminated
+        self.played, self.reward, self.terminated = rows.action, rows.reward, rows.terminated
         self.discount = ~rows.terminated * rows.extras.get("discount", gamma)
         self.extras, self.importance = rows.extras, rows.extras.get("weight")
         self._online, self._target, self._key, self._num_draws = online, target, key, 0
         self.outputs = _Outputs(net, self._outputs)
         self.next_outputs = _Outputs(net, lambda head: self._online(head, self.next_observation))
-        self.target_outputs = _Outputs(net, self._target_outputs)
+        self.target_outputs = _Outputs(net, lambda head: self._target_nets()(head, self.next_observation))
+        self._target_outputs_now = _Outputs(net, lambda head: self._target_nets()(head, self.observation))
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"a batch has no {name!r}; {BATCH_HAS}")
@@ -108,7 +117,48 @@ class ReplayBatch:
         """Return the mean of a column, float32 (M,), in which rows drawn by priority carry their weights."""
         return (column if self.importance is None else column * self.importance).mean()
 
-    # ---- values of actions that critics observe ----------------------------------------------------------
+    @cached_property
+    @with_gradients
+    def action(self) -> Tensor:
+        """The actions taken, (M,) or (M, n)."""
+        if SAMPLED not in self.extras and isinstance(self.net.head, GaussianHead):
+            return self.net.head.sampled(self.played)
+        return self.extras.get(SAMPLED, self.played)
+
+    # ---- values of the actions taken, and their means under the policy, by heads TakenValue -----------------
+
+    def taken_values(self, head: str) -> Tensor:
+        """Return a TakenValue's values of the actions taken, with gradients: (M,)."""
+        if observes_actions(self.net, head):
+            return cast(Tensor, self.net.net_of(head)(self.observation | self._taken))[:, 0]
+        return of_action(self.outputs[head], self.action)
+
+    def target_taken_values(self, head: str) -> Tensor:
+        """Return the target network's values of the actions taken, at the observations, without gradients: (M,)."""
+        if observes_actions(self.net, head):
+            return self._target_nets()(head, self.observation | self._taken)[head][:, 0]
+        return of_action(self._target_outputs_now[head], self.action)
+
+    @torch.no_grad()
+    def policy_value(self, heads: Sequence[str]) -> Tensor:
+        """Return the mean under the present policy of the smallest of some TakenValues, at the observations: (M,).
+
+        It has no gradients. It is exact for discrete actions; of a Box it is the value of an action that is drawn.
+        """
+        if isinstance(self.net.head, DiscreteHead):
+            return _mean_of_smallest(self.distribution, [self.outputs[head] for head in heads])
+        observation = self.observation | self._observed(self.sample()[0])
+        return torch.stack([self._online(head, observation)[head][:, 0] for head in heads]).amin(dim=0)
+
+    @torch.no_grad()
+    def target_policy_value(self, heads: Sequence[str]) -> Tensor:
+        """Return what `policy_value` does, by the target networks, at the next observations: (M,)."""
+        if isinstance(self.net.head, DiscreteHead):
+            return _mean_of_smallest(self.next_distribution, [self.target_outputs[head] for head in heads])
+        action = self.next_sample()[0]
+        return torch.stack([self.target_action_values(head, action) for head in heads]).amin(dim=0)
+
+    # ---- values of any actions that critics observe --------------------------------------------------------
 
     def action_values(self, head: str, action: Tensor) -> Tensor:
         """Return a Critic's values of actions at the observations, with gradients: (M,).
@@ -143,6 +193,12 @@ class ReplayBatch:
         with torch.no_grad():
             return self.net.head.distribution(self.next_outputs[POLICY], self.next_legal)
 
+    @cached_property
+    @with_gradients
+    def log_prob(self) -> Tensor:
+        """The log-probabilities of the actions taken under the present policy, with gradients: (M,)."""
+        return self.distribution.log_prob(self.action)
+
     def sample(self) -> tuple[Tensor, Tensor]:
         """Draw actions at the observations from the policy, and return them and their log-probabilities (M,).
 
@@ -162,9 +218,6 @@ class ReplayBatch:
         outputs = self.net.net_of(head)(self.observation)
         return self.net.split(outputs) if self.net.is_shared else {head: outputs}
 
-    def _target_outputs(self, head: str) -> dict[str, Tensor]:
-        return self._target_nets()(head, self.next_observation)
-
     def _target_nets(self) -> ActingHeads:
         if self._target is None:
             raise LossFault("asks for target networks, of which there are none: the algorithm's `target` is null")
@@ -176,8 +229,14 @@ class ReplayBatch:
         return self.net.net_of(head)
 
     def _observed(self, action: Tensor) -> dict[str, Tensor]:
-        head, space = cast(GaussianHead, self.net.head), cast(Box, self.player.action_space)
-        return {ACTION: HalfWidths(space, action.device)(head.action(action))}
+        head = cast(GaussianHead, self.net.head)
+        return {ACTION: head.half_widths(head.action(action))}
+
+    @cached_property
+    @with_gradients
+    def _taken(self) -> dict[str, Tensor]:
+        """What critics observe of the actions taken."""
+        return {ACTION: cast(GaussianHead, self.net.head).half_widths(self.played)}
 
     def _drawn(self, outputs: Tensor, legal: Tensor) -> tuple[Tensor, Tensor]:
         head, rows = self.net.head, torch.arange(len(outputs), device=outputs.device)
@@ -188,6 +247,12 @@ class ReplayBatch:
             return action, extras["log_prob"]
         distribution = head.distribution(outputs, legal)
         return distribution.draw(random_normals(keys, distribution.mean.shape[1]))
+
+
+def _mean_of_smallest(distribution: Distribution, values: Sequence[Tensor]) -> Tensor:
+    """Return the means, (M,), of the smallest values of discrete actions, each (M, A)."""
+    (log_probs,) = cast(CategoricalDistribution, distribution).log_probs
+    return (log_probs.exp() * torch.stack(tuple(values)).amin(dim=0)).sum(dim=1)
 
 
 def observes_actions(net: HeadedNet, head: str) -> bool:
@@ -217,11 +282,12 @@ class OffPolicyLoss(Loss):
     A class of your own derives from it and carries its `Config`, a UserConfig with the loss's keys.
 
     It must set `heads`, the outputs that it learns: `q` or ActionValues(name), a value for each discrete action,
-    `policy`, `value`, `label` (two logits), Critic(name), which observes an action, or Head(name, num_outputs) for
-    another one; and `acts_by`, the head by which the player acts: `policy`, or one with a value for each discrete
-    action. Both may be properties, which read `config`. It may set `weights`, a module with weights of its own that are
-    learned too, such as a temperature; and `own_targets`: None if the algorithm keeps the target networks that its
-    config asks for, else whether the loss keeps some, which `follow` moves.
+    `policy`, `value`, `label` (two logits), Critic(name), which observes an action, TakenValue(name), which is one of
+    both, as the actions ask for, or Head(name, num_outputs) for another one; and `acts_by`, the head by which the
+    player acts: `policy`, or one with a value for each discrete action. Both may be properties, which read `config`. It
+    may set `weights`, a module with weights of its own that are learned too, such as a temperature; and `own_targets`:
+    None if the algorithm keeps the target networks that its config asks for, else whether the loss keeps some, which
+    `follow` moves.
 
     It must implement `terms`, and may implement `begin`, `priorities`, `follow`, `leaves`, `gradient`, and both or none
     of `state_dict`, `load_state_dict`.

@@ -117,7 +117,9 @@ class DiscreteHead(ActionHead):
 class GaussianHead(ActionHead):
     """The base of heads that draw vectors of n numbers; the first n outputs of the policy's network are their means."""
 
-    num_numbers: int
+    def __init__(self, space: Box, device: torch.device) -> None:
+        super().__init__()
+        self.num_numbers, self.half_widths = len(space.low), HalfWidths(space, device)
 
     @abstractmethod
     def distribution(self, outputs: Tensor, legal: Tensor) -> GaussianDistribution:
@@ -126,6 +128,10 @@ class GaussianHead(ActionHead):
     @abstractmethod
     def action(self, sampled: Tensor) -> Tensor:
         """Return the action that is played for a value that was drawn."""
+
+    @abstractmethod
+    def sampled(self, action: Tensor) -> Tensor:
+        """Return a finite value for which an action is played, whoever chose the action: the inverse of `action`."""
 
     def draw(self, outputs: Tensor, legal: Tensor, keys: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Draw actions; return them and the extras that learning from them needs."""
@@ -141,8 +147,8 @@ class BoxHead(GaussianHead):
     """Draws clipped or squashed normal numbers, whose standard deviations are the same in every state."""
 
     def __init__(self, space: Box, config: BoxActionsConfig, device: torch.device) -> None:
-        super().__init__()
-        self.num_outputs = self.num_numbers = len(space.low)
+        super().__init__(space, device)
+        self.num_outputs = self.num_numbers
         self.log_std = nn.Parameter(torch.full((self.num_outputs,), float(config.initial_log_std)))
         family = ClippedGaussian if isinstance(config, ClippedGaussianConfig) else SquashedGaussian
         self.family = family(torch.tensor(space.low, device=device), torch.tensor(space.high, device=device))
@@ -153,6 +159,9 @@ class BoxHead(GaussianHead):
     def action(self, sampled: Tensor) -> Tensor:
         return self.family.action(sampled)
 
+    def sampled(self, action: Tensor) -> Tensor:
+        return self.family.value(action)
+
 
 class StateDependentHead(GaussianHead):
     """Draws the tanh of normal numbers, whose log standard deviations are the last n outputs of the policy's network.
@@ -162,11 +171,9 @@ class StateDependentHead(GaussianHead):
     """
 
     def __init__(self, space: Box, log_std: LogStdConfig, device: torch.device) -> None:
-        super().__init__()
-        self.num_numbers = len(space.low)
+        super().__init__(space, device)
         self.num_outputs = 2 * self.num_numbers
         self.log_std_bounds = log_std.min, log_std.max
-        self.half_widths = HalfWidths(space, device)
         self.family = self.half_widths.squashed()
 
     def distribution(self, outputs: Tensor, legal: Tensor) -> GaussianDistribution:
@@ -175,6 +182,9 @@ class StateDependentHead(GaussianHead):
 
     def action(self, sampled: Tensor) -> Tensor:
         return self.half_widths.inverse(self.family.action(sampled))
+
+    def sampled(self, action: Tensor) -> Tensor:
+        return self.family.value(self.half_widths(action))
 
 
 AnyHead = DiscreteHead | BoxHead | StateDependentHead

@@ -19,6 +19,7 @@ from palestra.games.spaces import Box
 from palestra.randomness import random_floats
 
 ILLEGAL = -1e9  # a logit: its probability is exactly 0, and 0 * its logarithm is 0, as -inf would not have it
+LARGEST_TANH = 1.0 - 1e-6  # of a value that was squashed; its inverse is finite
 LOG_ROOT_2_PI = 0.5 * math.log(2.0 * math.pi)
 HERMITE_NODES, HERMITE_WEIGHTS = (values.tolist() for values in np.polynomial.hermite_e.hermegauss(24))
 
@@ -179,6 +180,10 @@ class ClippedGaussian:
         """Return the action that is played for a value."""
         return torch.clamp(value, self.low, self.high)
 
+    def value(self, action: Tensor) -> Tensor:
+        """Return a value for which an action is played."""
+        return action
+
     def log_prob(self, mean: Tensor, log_std: Tensor, value: Tensor) -> Tensor:
         return gaussian_log_prob(*of_free(self.free, mean, log_std, value))
 
@@ -198,6 +203,7 @@ class SquashedGaussian:
 
     def __init__(self, low: Tensor, high: Tensor) -> None:
         self.center, self.half_width = low / 2 + high / 2, (high - low) / 2  # the sum of bounds may be too large
+        self.divisor = torch.where(self.half_width > 0, self.half_width, 1.0)
         self.free = free_numbers(self.half_width > 0)
 
     def draw(self, mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -212,6 +218,10 @@ class SquashedGaussian:
     def action(self, value: Tensor) -> Tensor:
         """Return the action that is played for a value."""
         return self.center + self.half_width * torch.tanh(value)
+
+    def value(self, action: Tensor) -> Tensor:
+        """Return the value before the tanh for which an action is played: at the bounds a large one, not infinity."""
+        return ((action - self.center) / self.divisor).clamp(-LARGEST_TANH, LARGEST_TANH).atanh()
 
     def log_prob(self, mean: Tensor, log_std: Tensor, value: Tensor) -> Tensor:
         """Return the log-probability, (B,), of the action that a value before the tanh, (B, n), makes."""

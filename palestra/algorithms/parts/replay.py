@@ -1,11 +1,17 @@
-"""The base of algorithms that learn from a replay buffer, and the configs of buffers and target networks."""
+"""The base of algorithms that learn from a replay buffer, and the configs of buffers and target networks.
+
+Letters: N decisions.
+"""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
+import torch
 from torch import Tensor
 
 from palestra.algorithms.algorithm import Algorithm, Seat
+from palestra.algorithms.turn import Turn
+from palestra.buffers.data_set import DataSetReplay, DataSetReplayConfig
 from palestra.buffers.prioritized import PrioritizedReplay, PrioritizedReplayConfig
 from palestra.buffers.replay import ReplayBuffer, UniformReplayConfig, UserReplayConfig
 from palestra.config import ByName, Config, ConfigErrorItem, Fraction, InBranch, PositiveInt
@@ -13,8 +19,10 @@ from palestra.players.player import Player
 from palestra.rollouts.n_step import NStepConfig, TransitionBuilder
 from palestra.rollouts.transitions import Transitions
 
+MOST_HELD_OUT = 4096  # rows by which the loss on held-out episodes is told
+
 AnyReplayConfig = Annotated[
-    UniformReplayConfig | PrioritizedReplayConfig | UserReplayConfig,
+    UniformReplayConfig | PrioritizedReplayConfig | DataSetReplayConfig | UserReplayConfig,
     ByName(user_class=ReplayBuffer, usual="uniform"),
     InBranch.FIXED,
 ]
@@ -35,7 +43,18 @@ TargetConfig = Annotated[PolyakConfig, ByName(usual="polyak")]
 
 
 def replay_errors(config: Any, seat: Seat) -> list[ConfigErrorItem]:
-    """Return the error of a replay buffer that is smaller than a roll-out, at its path below the algorithm's config."""
+    """Return the errors, at paths below the algorithm's config, of a replay buffer that is smaller than a roll-out.
+
+    Of an algorithm that does not play: of a buffer that only play fills, and of env steps before the first opt step.
+    """
+    if config.rollout_length is None:
+        faults, buffer = {}, config.replay_buffer
+        if not isinstance(buffer, DataSetReplayConfig):
+            faults["rollout_length"] = f"expected an integer >= 1 (only play fills a {buffer.name!r} buffer), got null"
+        if config.warmup_env_steps:
+            got = f"got {config.warmup_env_steps}"
+            faults["warmup_env_steps"] = f"expected 0, because the player does not play (rollout_length: null), {got}"
+        return [ConfigErrorItem(key, message) for key, message in faults.items()]
     steps, capacity = config.transitions, config.replay_buffer.capacity
     num_waiting = steps.steps - 1 if isinstance(steps, NStepConfig) else 0
     num = seat.num_worlds * (config.rollout_length * seat.num_moves + num_waiting * seat.num_roles)
@@ -56,9 +75,41 @@ class LearnsByReplay(Algorithm):
         super().__init__(config, player)
         self.buffer: ReplayBuffer = config.replay_buffer.build(player.device, player.seed, player.own_stream("replay"))
         self.transition_builder: TransitionBuilder = config.transitions.build(
-            config.gamma, config.rollout_length, player.moves, player.device
+            config.gamma, config.rollout_length or 1, player.moves, player.device
         )
         player.replay_buffer = self.buffer
+
+    @property
+    def plays(self) -> bool:
+        return self.config.rollout_length is not None
+
+    def take_data(self, recorded: Transitions, held_out: Tensor) -> None:
+        """Take recorded decisions of the player, in the order of time, as a buffer with a data set wants them.
+
+        They are on the CPU. held_out: bool (N,), those from which nothing is learned, all of an episode or none.
+        """
+        assert isinstance(self.buffer, DataSetReplay)
+        learned, others = (self._made_of(recorded.at(each.nonzero()[:, 0])) for each in (~held_out, held_out))
+        spread = torch.linspace(0, len(others["reward"]) - 1, min(len(others["reward"]), MOST_HELD_OUT)).long()
+        self.buffer.take(learned, {name: value[spread] for name, value in others.items()} if len(spread) else None)
+
+    def _made_of(self, recorded: Transitions) -> dict[str, Tensor]:
+        """Return the rows that the transitions of the config make of recorded decisions: one sequence of a role."""
+        num, config = len(recorded.valid), self.config
+        made = recorded
+        if num:
+            made = config.transitions.build(config.gamma, num, self.player.moves[:1], recorded.valid.device)(recorded)
+        return {name: value[made.valid] for name, value in made.rows().items()}
+
+    def roll_out(self, turn: Turn) -> None:
+        """Play, and add the roll-out to the buffer, unless the player learns from recorded play alone."""
+        if self.plays:
+            for _ in turn.once("roll_out"):
+                self.remember(turn.collect(self.config.rollout_length))
+
+    def terms_of_data(self) -> dict[str, float]:
+        """Return what a record says of recorded play from which the player learns: {} where there is none."""
+        return {"data_passes": self.buffer.passes} if isinstance(self.buffer, DataSetReplay) else {}
 
     def remember(self, experience: Transitions) -> None:
         """Add the rows of a roll-out of the player to the buffer."""

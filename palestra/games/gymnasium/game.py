@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from typing import Any
 from weakref import WeakSet
 
@@ -180,6 +181,15 @@ class GymnasiumGame(WorldGame):
         arrays = self.reader.read_list([observation]) if is_single else self.reader.read(observation)
         return self._tensors(arrays), is_single
 
+    def read_entry(self, role: str, name: str, values: np.ndarray) -> Tensor:
+        entry = next(entry for entry in self.reader.entries if entry.name == name)
+        space: Any = part_of(self.reader.gym_space, entry)
+        if isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.MultiDiscrete):
+            num = space.n if isinstance(space, gymnasium.spaces.Discrete) else space.nvec
+            if unknown := values[(values < space.start) | (values >= space.start + num)].tolist():
+                raise ValueError(f"expected choices of {space}, got {unknown[0]}")
+        return self._tensors({name: entry.read(values)})[name]
+
     def legal_by(self, role: str, observation: Observation) -> Tensor | None:
         return observation.get(MASK, super().legal_by(role, observation))
 
@@ -193,6 +203,15 @@ class GymnasiumGame(WorldGame):
     def own_actions(self, actions: Tensor) -> np.ndarray:
         """Convert actions to the form in which a vector environment takes them."""
         return self.to_gym_actions(actions.cpu().numpy())
+
+    def untransformed(self) -> "GymnasiumGame":
+        if not (self.transforms_observations or self.transforms_rewards):
+            return self
+        game, nothing = copy(self), {"normalize": None, "clip": None}
+        parts = {key: getattr(self.config, key).model_copy(update=nothing) for key in ("observation", "reward")}
+        game.config = self.config.model_copy(update=parts)
+        game.transforms_observations = game.transforms_rewards = False
+        return game
 
     def outside(self, role: str) -> Outside:
         return outside_of(self)
@@ -243,8 +262,12 @@ class GymnasiumGame(WorldGame):
         return new
 
     def update_observation_statistics(self, observations: Arrays) -> None:
-        for name, moments in self.observation_moments.items():
+        for name, moments in self.observation_moments.items() if "agent" not in self.settled else ():
             moments.update(observations[name])
+
+    def settle(self, role: str, observation: Observation) -> None:
+        for name, moments in self.observation_moments.items():
+            moments.update(observation[name].cpu().numpy())
 
     def statistics(self) -> Sequence[Moments]:
         return [*self.observation_moments.values(), self.reward_moments]

@@ -105,7 +105,7 @@ class FitTrainer(Training):
                 message = f"expected a model with the weights with which the run began, got another: {error}"
                 raise RunFolderError(f"{self.run.folder.path}: {message}") from error
         if self.config.warm_start is not None and self.run.begins_anew():
-            self.run.warm_starts.append(start_model(model, self.config.warm_start))
+            self.run.beginnings.append(start_model(model, self.config.warm_start))
         if has_lazy_weights(model):
             with seeded_global_state(base_key(self.config.seed, "model/lazy")):
                 make_real(model, self._first_batch())

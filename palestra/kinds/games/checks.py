@@ -4,6 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
+from torch import Tensor
+
 from palestra.algorithms.algorithm import AlgorithmConfig
 from palestra.config import ConfigError, ConfigErrorItem
 from palestra.kinds.games.config import LearningPlayerConfig, RunConfig
@@ -27,7 +29,7 @@ def fault_of_players(
         weights = (value for net in player.nets.values() for value in net.parameters())
         if with_parameters and not all(bool(value.isfinite().all()) for value in weights):
             return _fault(player, "a parameter is no finite number", fused_game)
-        if _stands_still(player.worlds, fused_game):
+        if player.worlds is not None and _stands_still(player.worlds, fused_game):
             name, where = type(fused_game.game).__name__, "a world that was cut off (truncated), which plays on"
             got = f"none in any world of player {player.name!r}"
             return f"{name}.deciding: expected each role that has decided to decide once more in {where}, got {got}"
@@ -49,8 +51,10 @@ def _stands_still(worlds: Any, fused_game: Any) -> bool:
 
 
 def _fault(player: Player, what: str, fused_game: Any) -> str:
-    returns = [share.returns for share in getattr(player.worlds, "shares", [player.worlds])]
-    returns.append(fused_game.recent_returns(player.worlds))
+    returns: list[Tensor] = []
+    if player.worlds is not None:
+        returns = [share.returns for share in getattr(player.worlds, "shares", [player.worlds])]
+        returns.append(fused_game.recent_returns(player.worlds))
     if not all(bool(each.isfinite().all()) for each in returns):
         what += ", after rewards of the game that were no finite numbers"
     return f"player {player.name!r}, opt step {player.opt_steps}: {what}"

@@ -14,6 +14,8 @@ from palestra.algorithms.on_policy import OnPolicyConfig
 from palestra.algorithms.ppo import PPOConfig
 from palestra.algorithms.sac import SACConfig
 from palestra.algorithms.td3 import TD3Config
+from palestra.algorithms.td3_bc import TD3BCConfig
+from palestra.buffers.data_set import DataSetReplayConfig
 from palestra.config import (
     ByKey,
     ByName,
@@ -26,9 +28,10 @@ from palestra.config import (
     UserConfig,
     has_unread,
     under,
+    walk,
 )
 from palestra.config.errors import typed
-from palestra.evaluation.config import AnyEvaluationConfig, evaluation_errors
+from palestra.evaluation.config import AnyEvaluationConfig, EvaluationConfig, evaluation_errors
 from palestra.evaluation.measures import GameMeasures
 from palestra.games import AnyGameConfig, GameConfig
 from palestra.models.sources import BodyStartConfig
@@ -41,7 +44,7 @@ from palestra.run.base import EvaluatedRunConfig, TrainingClass, algorithms_of, 
 from palestra.run.sections import ExecutionConfig, OutputConfig, ProcessesConfig
 
 AnyAlgorithm = Annotated[
-    DQNConfig | PPOConfig | SACConfig | TD3Config | OnPolicyConfig | OffPolicyConfig | UserConfig,
+    DQNConfig | PPOConfig | SACConfig | TD3Config | TD3BCConfig | OnPolicyConfig | OffPolicyConfig | UserConfig,
     ByName(user_class=Algorithm),
 ]
 
@@ -150,6 +153,7 @@ class RunConfig(EvaluatedRunConfig):
             yield from self._role_errors(roles)
             yield from self._worlds_errors()
             yield from self._actors_errors()
+            yield from self._play_errors()
             yield from self._together_errors()
             yield from self._updates_errors()
             yield from evaluation_errors(self.evaluations, self.game, roles, scripts)
@@ -176,7 +180,8 @@ class RunConfig(EvaluatedRunConfig):
         for each in self.evaluations:
             game = each.game or self.game
             info = () if game.environment_id() is None else self.output.info
-            found[each.name] = GameMeasures(game.declared_scores(), info)
+            added = each.normalized_scores() if isinstance(each, EvaluationConfig) else ()
+            found[each.name] = GameMeasures([*game.declared_scores(), *added], info)
         return found
 
     def limit_note(self) -> str | None:
@@ -202,6 +207,16 @@ class RunConfig(EvaluatedRunConfig):
         ids = (game.environment_id() for game in games if game is not None)
         return list(dict.fromkeys(env_id for env_id in ids if env_id is not None))
 
+    def data_set_of(self, player: str) -> DataSetReplayConfig | None:
+        """The data set from which a player learns; None if it has none."""
+        buffer = getattr(getattr(self.players[player], "algorithm", None), "replay_buffer", None)
+        return buffer if isinstance(buffer, DataSetReplayConfig) else None
+
+    def plays(self, player: str) -> bool:
+        """Whether a learning player plays in worlds of its own; else it learns from recorded play alone."""
+        data, algorithm = self.data_set_of(player), self.players[player].algorithm  # type: ignore[union-attr]
+        return data is None or getattr(algorithm, "rollout_length", None) is not None
+
     def learning_keys(self) -> list[str]:
         return [f"players.{name}" for name in self.learners()]
 
@@ -218,8 +233,15 @@ class RunConfig(EvaluatedRunConfig):
         return {at.format(name): folder for name, folder in folders.items() if folder is not None}
 
     def allows_in_branch(self, key: str, branched: Self) -> bool:
-        """A player may stop learning; the others have as many worlds as before, however the config writes it."""
+        """A player may stop learning; the others have as many worlds as before, however the config writes it.
+
+        While nobody plays, worlds and actors may be others, and a game may take the place of `spaces`.
+        """
         learning = branched.learners()
+        if not any(map(self.plays, self.learners())):
+            new = ["num_worlds", "actors", *(["game"] if self.game.name == "spaces" else [])]
+            if key.partition(".")[0] in new:
+                return True
         if key == "num_worlds":
             return all(self.worlds_of(name) == branched.worlds_of(name) for name in self.learners() if name in learning)
         others = [name for name in branched.players if name not in learning]
@@ -310,6 +332,26 @@ class RunConfig(EvaluatedRunConfig):
                 key = f"num_worlds.{player}" if player else "num_worlds"
                 message = f"expected a divisor of {key} = {num}, because actors share the worlds, got {actors.num}"
                 yield ConfigErrorItem("actors.num", message)
+
+    def _play_errors(self) -> Iterator[ConfigErrorItem]:
+        """A fault for each key that needs play, where a player learns from recorded play alone; others of its game."""
+        idle = [name for name in self.learners() if not self.plays(name)]
+        given = [name for name in self.learners() if self.data_set_of(name) is not None]
+        why = "because nobody plays (rollout_length: null)"
+        if idle and isinstance(self.trainer, TogetherConfig):
+            key, got = f"players.{idle[0]}.algorithm.rollout_length", "null"
+            yield ConfigErrorItem(key, f"expected an integer >= 1 with trainer 'together', got {got}")
+        if idle and len(idle) == len(self.learners()):
+            if self.actors is not None:
+                yield ConfigErrorItem("actors", f"expected null, {why}, got a mapping")
+            for keys, value in walk(self):
+                if getattr(value, "unit", None) in ("env_steps", "episodes"):
+                    expected = f"expected opt_steps, epochs or minutes, {why}"
+                    yield ConfigErrorItem(".".join((*keys, "unit")), f"{expected}, got {value.unit!r}")
+        for name in given:
+            if getattr(getattr(self.game, "reward", None), "normalize", None) is not None:
+                expected = f"expected null, because {name} learns from recorded play, whose rewards are the game's own"
+                yield ConfigErrorItem("game.reward.normalize", f"{expected}, got a mapping")
 
     def _together_errors(self) -> Iterator[ConfigErrorItem]:
         """A fault for each key that does not fit one roll-out for all learning players."""

@@ -11,15 +11,17 @@ from palestra.training.training import replicas_in_words
 
 
 def turns_in_words(config: RunConfig) -> str:
-    """Describe the turns of learning players of which each rolls out for itself."""
+    """Describe the turns of learning players of which each rolls out for itself, or learns from recorded play."""
     names = config.learners()
-    roll_outs = {name: _roll_out(config, name) for name in names}
+    after = {name: f"after a {_roll_out(config, name)}" for name in names}
+    for name in names:
+        if not config.plays(name) and (data := config.data_set_of(name)) is not None:
+            after[name] = f"from the play in {data.file}"
     if len(names) == 1:
-        return f"{names[0]} updates after each {roll_outs[names[0]]}"
-    if len(set(roll_outs.values())) == 1:
-        return f"{enumerated(names)} update in turn, each after a {roll_outs[names[0]]} of its own"
-    after = ", ".join(f"{name} after a {roll_out}" for name, roll_out in roll_outs.items())
-    return f"{enumerated(names)} update in turn: {after}"
+        return f"{names[0]} updates {after[names[0]].replace('after a ', 'after each ')}"
+    if len(set(after.values())) == 1 and all(map(config.plays, names)):
+        return f"{enumerated(names)} update in turn, each {after[names[0]]} of its own"
+    return f"{enumerated(names)} update in turn: {', '.join(f'{name} {each}' for name, each in after.items())}"
 
 
 def shared_turns_in_words(config: RunConfig) -> str:

@@ -23,6 +23,7 @@ from palestra.algorithms.parts.exported import DeterministicRecurrent
 from palestra.games.game import Game, Outside, TensorGame
 from palestra.games.policy import Memory, Policy
 from palestra.games.spaces import ActionSpace, Box, MultiDiscrete
+from palestra.games.spaces_game import SpacesGame
 from palestra.games.world import WorldGame
 from palestra.players import make_script
 from palestra.players.player import Player
@@ -151,13 +152,18 @@ def _outputs(found: tuple[Any, ...]) -> tuple[Tensor, Tensor, Memory]:
 def decisions_of(player: Player, role: str, module: nn.Module) -> list[Decision]:
     """Return the decisions of the player in a role, by `Player.predict`, in NUM_WORLDS games of NUM_ROUNDS rounds.
 
+    Where a game cannot be played, they are decisions at as many observations that are drawn at random.
+
     module: what is exported of it. Raises EnvironmentFailed.
     """
     game = player.game
     asked = _Asked(player, role, module)
     before = player.num_predictions
     try:
-        if isinstance(game, TensorGame):
+        if isinstance(game, SpacesGame):
+            for number in range(NUM_ROUNDS):
+                asked(game.draw(role, NUM_WORLDS, base_key(player.seed, f"export/{number}")))
+        elif isinstance(game, TensorGame):
             _play_boards(game, role, asked)
         else:
             assert isinstance(game, WorldGame)

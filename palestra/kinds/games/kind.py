@@ -40,9 +40,9 @@ class Games(Kind):
         return {"in_turn": stock, "together": (Together,)}
 
     def first_words(self) -> Sequence[str]:
-        from palestra.kinds.games.starting import known_algorithms
+        from palestra.kinds.games.starting import known_algorithms, known_losses
 
-        return known_algorithms()
+        return [*known_algorithms(), *known_losses()]
 
     def begins(self, own: Any) -> bool:
         return True
@@ -86,6 +86,6 @@ class Games(Kind):
         play.play(match, seats, person.say)
 
     def sections(self, groups: Sequence[Any], figures: Any) -> list[Any]:
-        from palestra.kinds.games.report import samples_section
+        from palestra.kinds.games.report import data_section, samples_section
 
-        return samples_section(groups, figures)
+        return [*data_section(groups), *samples_section(groups, figures)]

@@ -90,6 +90,7 @@ def _build_game(game: GameConfig, run: RunConfig, device: torch.device) -> Game:
     built = game.build(device, run.execution.kernel)
     if isinstance(built, WorldGame):
         built.step_within_s = run.execution.step_within_s
+    built.settled = frozenset(role for role, name in run.roles.items() if run.data_set_of(name) is not None)
     return built
 
 

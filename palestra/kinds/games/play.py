@@ -113,8 +113,11 @@ def choose_seats(
     return {role: seats[role] for role in game.roles if role != person}
 
 
-def seat(stored: StoredGames, name: str, role: str) -> Seated:
-    """Put a player of the run, or a scripted one, into a role. Raises ConfigError."""
+def seat(stored: StoredGames, name: str, role: str, explores: bool = False) -> Seated:
+    """Put a player of the run, or a scripted one, into a role. Raises ConfigError.
+
+    explores: let a player that learns explore, as in training.
+    """
     player = stored.players.get(name)
     game = stored.game
     if player is not None:
@@ -123,7 +126,7 @@ def seat(stored: StoredGames, name: str, role: str) -> Seated:
                 return Seated(name, player.script.for_seat(game, role))
         if not player.fits(game.spaces[role], game.action_spaces[role]):
             raise ConfigError.at(role, f"expected a player that can sit in the role {role!r}, got {name!r}")
-        return Seated(name, player.policy(explore=False))
+        return Seated(name, player.policy(explores and player.learning))
     if name not in SCRIPTED and not {":", "/"} & {*name}:
         known = f"expected a player of the run ({', '.join(stored.players)}), a scripted one ({', '.join(SCRIPTED)})"
         raise ConfigError.at(role, f"{known} or a class of your own as 'package.module:Class', got {name!r}")

@@ -5,7 +5,7 @@ some. The run may come from another person: of the modules that it names those a
 environment is built. Runs that need others, or an environment, have no sample games.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from palestra.config import Config, admits, importing_no_others
@@ -42,6 +42,29 @@ MOST_GAMES = 2000  # of which tables are made
 PICTURE_SIZE = (2.5, 2.3)  # inches
 STYLE = PictureStyle(INK, SERIES, FONT_SIZE)
 MOST_NUMBERS = 32  # of an entry of a state that is told
+
+
+def data_section(groups: Sequence[Group]) -> list[Section]:
+    """Make the section on the recorded play from which players learned; there is none without."""
+    rows = [
+        [
+            Cell(run.name),
+            *map(Cell, (each["player"], each["file"])),
+            *(Cell(f"{each[name]:,}", each[name]) for name in ("num_rows", "num_episodes", "num_left_out")),
+            *(Cell(_spread(each[name]), each[name]["mean"]) for name in ("returns", "lengths")),
+            Cell(each["sha256"][:12]),
+        ]
+        for group in groups
+        for run in group.runs
+        for each in run.recorded
+    ]
+    head = ["run", "player", "file", "rows", "episodes", "left out", "returns", "lengths", "SHA-256"]
+    caption = "The recorded play from which players learned: returns and lengths of its episodes, mean (from, to)."
+    return [Section("data", "Recorded play", [Table(caption, head, rows)])] if rows else []
+
+
+def _spread(described: Mapping[str, Any]) -> str:
+    return f"{described['mean']:.4g} ({described['min']:.4g}, {described['max']:.4g})"
 
 
 def samples_section(groups: Sequence[Group], figures: Figures) -> list[Section]:

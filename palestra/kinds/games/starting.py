@@ -13,6 +13,8 @@ from typing import Any
 import gymnasium
 import torch
 
+from palestra.algorithms.off_policy import AnyOffPolicyLoss
+from palestra.algorithms.on_policy import AnyOnPolicyLoss
 from palestra.config import ConfigError, check, load_yaml
 from palestra.config.errors import nearest_hint
 from palestra.config.files import apply_fitting, find_key, keys_ending_in, value_at
@@ -20,13 +22,17 @@ from palestra.config.places import Place, place_of
 from palestra.config.usual import completed, joined, rebased, remedies
 from palestra.config.validation import completed_part
 from palestra.config.variants import members_of, names_of
+from palestra.data.columns import read_columns
+from palestra.data.minari import PREFIX, find_references
 from palestra.games import AnyGameConfig, OneGame, make_game
 from palestra.games.config import GameConfig, NotDeclared, without_environments
 from palestra.games.dialogue.game import AnyScenarioConfig
 from palestra.games.dialogue.protocols import AnyProtocolConfig
 from palestra.games.game import Game
 from palestra.games.spaces import RoleSpaces
+from palestra.games.spaces_game import LONE_ROLE, find_spaces
 from palestra.kinds.games.config import AnyAlgorithm, RunConfig
+from palestra.kinds.games.recorded import find_columns
 from palestra.players import SCRIPTED, scripts_for
 from palestra.run.base import BaseRunConfig
 from palestra.run.kinds import followed, read_config
@@ -36,6 +42,7 @@ from palestra.training.opening import make_trainer
 from palestra.training.trainable import apart_from_this_machine
 
 ALGORITHM = place_of(AnyAlgorithm)
+LOSSES = {"off_policy": AnyOffPolicyLoss, "on_policy": AnyOnPolicyLoss}
 FEW_GAMES = {"num_games": 20, "final_num_games": 100}  # of an evaluation
 MANY_GAMES = {"num_games": 500, "final_num_games": 3000}  # where shares of them are measured
 
@@ -45,22 +52,53 @@ Data = dict[str, Any]
 def starting_data(algorithm: str, said: Data, overrides: Sequence[str]) -> Data:
     """A file in which an algorithm learns in all roles of a game; keys for which no part has a value are left out.
 
-    said: of the key `game`. overrides: those of the game count before it is made; any other counts where parts that go
-    with what it names are chosen, but is not applied. Raises ConfigError if the game cannot be made.
+    algorithm: its name, or that of a loss by which one learns. said: of the key `game`. overrides: those of the game
+    count before it is made; any other counts where parts that go with what it names are chosen, but is not applied. One
+    that names a file of recorded play fills its columns, and, with the game `spaces`, roles and spaces. Raises
+    ConfigError if the game cannot be made.
     """
+    file, named = _recorded_by(overrides)
+    if file is not None and said["name"] == "spaces":
+        said = find_spaces(read_columns(file), find_columns(file, None, LONE_ROLE, named), LONE_ROLE) | said
     rules: Data = completed_part("game", said, overrides, OneGame)
     config: GameConfig = check({"game": rules}, OneGame).game
     game = config.build(torch.device("cpu"), "numba")
-    model: Any = ALGORITHM.model_of({"name": algorithm})
+    losses = known_losses()
+    learner: Data = {"name": algorithm}
+    if algorithm in losses:
+        learner = {"name": losses[algorithm], "loss": {"name": algorithm}}
+    model: Any = ALGORITHM.model_of(learner)
     beside = joined(getattr(model, "usual_run", {}), dict(config.usual_run))
     roles = beside.get("roles") or {role: role for role in game.roles}
     players: Data = {}
     for role, player in roles.items():
         if player not in players:
-            players[player] = {"algorithm": completed({"name": algorithm}, ALGORITHM, spaces_of(game, role))}
-    data = {"game": rules, "roles": roles, "players": players, **_evaluations(config, game, roles)}
+            given = {} if file is None else _learning_from(file, find_columns(file, game, role, named))
+            players[player] = {"algorithm": completed(learner | given, ALGORITHM, spaces_of(game, role))}
+    data = {"game": rules, "roles": roles, "players": players, **_evaluations(config, game, roles, file)}
     data = completed(joined(data, beside), Place(RunConfig))
     return following(data, for_each_player(data, overrides), game)
+
+
+def _recorded_by(overrides: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Return the file of recorded play that overrides name, None if they name none, and the columns that they say."""
+    file, named, key = None, [], ".replay_buffer.columns."
+    for override in overrides:
+        path, _, value = override.partition("=")
+        if f".{path.strip()}".endswith(".replay_buffer.file"):
+            file = value.strip()
+        if key in f".{path.strip()}":
+            named.append(f".{path.strip()}".partition(key)[2].partition(".")[0])
+    return file, named
+
+
+def _learning_from(file: str, columns: Data) -> Data:
+    """What a first file says of an algorithm that learns from recorded play alone."""
+    return {
+        "replay_buffer": {"name": "data_set", "file": file, "columns": columns},
+        "rollout_length": None,
+        "warmup_env_steps": 0,
+    }
 
 
 def for_each_player(data: Data, overrides: Sequence[str]) -> list[str]:
@@ -80,12 +118,14 @@ def spaces_of(game: Game, role: str) -> RoleSpaces:
     return RoleSpaces(game.spaces[role], game.action_spaces[role], dict(game.critic_spaces.get(role, {})))
 
 
-def _evaluations(config: GameConfig, game: Game, roles: dict[str, str]) -> Data:
+def _evaluations(config: GameConfig, game: Game, roles: dict[str, str], file: str | None) -> Data:
     """The keys `evaluations` and `best`.
 
     Pairings are each role against the scripted players of the game, all learning players together, and only random
-    ones, if actions can be drawn at random in the game.
+    ones, if actions can be drawn at random in the game. A data set of Minari's, `file`, may say references.
     """
+    if not config.can_be_played:
+        return {"evaluations": [], "best": None}
     scripts = {
         role: [name for name in scripts_for(game, config, role) if name == "random" or SCRIPTED[name].game_config]
         for role in roles
@@ -109,6 +149,8 @@ def _evaluations(config: GameConfig, game: Game, roles: dict[str, str]) -> Data:
         "max_rounds": config.usual_rounds(),
         "pairings": [*alone, *together, *nobody],
     }
+    if file is not None and file.startswith(PREFIX) and (references := find_references(file)) is not None:
+        evaluation["references"] = dict.fromkeys(roles, references)
     return {"evaluations": [evaluation], "best": {"evaluation": "main", **best, "goal": "max"}}
 
 
@@ -147,15 +189,22 @@ def known_algorithms() -> list[str]:
     return list(names_of(members_of(AnyAlgorithm)))
 
 
+def known_losses() -> dict[str, str]:
+    """Return the algorithm that learns by each loss of a name that no algorithm has, without the user's own."""
+    names = {name: algorithm for algorithm, union in LOSSES.items() for name in names_of(members_of(union))}
+    return {name: names[name] for name in names if ":" not in name and name not in known_algorithms()}
+
+
 def named_game(name: str, words: Sequence[str], shipped: Mapping[str, Path]) -> BaseRunConfig:
-    """Return a config for an algorithm and a game: a shipped one if there is one, else one that their parts make.
+    """Return a config for an algorithm or loss and a game: a shipped one if there is one, else one of their parts.
 
     words: the game, and overrides. Raises ConfigError.
     """
     if not words or "=" in words[0]:
         raise ConfigError.at(name, _expected_game(name, "none", shipped))
     game, overrides = game_and_overrides(words)
-    if (tuned := _tuned(name, game, shipped)) is not None:
+    tuned = None if _recorded_by(overrides)[0] is not None else _tuned(name, game, shipped)  # those play
+    if tuned is not None:
         return followed(tuned, overrides) or read_config(tuned, overrides)
     if not _is_game(game):
         near = nearest_hint(words[0], gymnasium.registry)

@@ -28,7 +28,7 @@ from palestra.runtime.scores import Estimate
 from palestra.storage.run_folder import RunFolder
 from palestra.training.opening import Models, Nets, calls_of
 
-ASKED_OF_GAMES: dict[str, Any] = {**ASKED, "max_rounds": 1000, "game": None}
+ASKED_OF_GAMES: dict[str, Any] = {**ASKED, "max_rounds": 1000, "game": None, "references": None}
 
 
 class Changeable(Config):
@@ -104,7 +104,12 @@ class PlayedGames:
 
 
 class StoredGames(Stored):
-    """The players of a run as its checkpoints hold them."""
+    """The players of a run as its checkpoints hold them.
+
+    explores: whether players that learn are loaded with all by which they explore in training; set it before `load`.
+    """
+
+    explores = False
 
     def __init__(self, folder: RunFolder, config: RunConfig, models: Mapping[str, Nets] | None = None) -> None:
         super().__init__(folder, config)
@@ -133,7 +138,10 @@ class StoredGames(Stored):
         self.counters = state["counters"]
         self.game.load_state_dict(state["game"])
         for name, player_state in state["players"].items():
-            self.players[name].load_weights(player_state)
+            if self.explores and "optimizers" in player_state:  # runs that palestra ships have weights alone
+                self.players[name].load_state_dict(player_state | {"replay_buffer": None})
+            else:
+                self.players[name].load_weights(player_state)
 
     def judge(self, name: str, num: int, with_scripted: bool, watch: Watch) -> dict[str, Any]:
         return self.evaluations.play(name, num, with_scripted, watch)

@@ -95,6 +95,8 @@ class TournamentConfig(Config):
             if getattr(getattr(self.game, key, None), "normalize", None) is not None:
                 message = "expected null, because where nobody learns there are no running statistics, got a mapping"
                 yield ConfigErrorItem(f"game.{key}.normalize", message)
+        if not self.game.can_be_played:
+            yield ConfigErrorItem("game", f"expected a game that can be played, got {self.game.name!r}")
         yield from info_errors("info", self.info, self.game)
 
     def every_pairing(self) -> list[dict[str, str]]:

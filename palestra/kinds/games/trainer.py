@@ -17,6 +17,7 @@ from palestra.algorithms.algorithm import AlgorithmConfig, Seat
 from palestra.algorithms.dqn import DQNConfig
 from palestra.algorithms.off_policy import OffPolicyConfig
 from palestra.algorithms.on_policy import OnPolicyConfig
+from palestra.algorithms.parts.replay import LearnsByReplay
 from palestra.algorithms.ppo import PPOConfig
 from palestra.algorithms.sac import SACConfig
 from palestra.algorithms.td3 import TD3Config
@@ -29,6 +30,7 @@ from palestra.kinds.games.actors import ActedGame, ActorsLost, Here, Place, Ther
 from palestra.kinds.games.checks import check_algorithms, fault_of_players
 from palestra.kinds.games.config import RunConfig
 from palestra.kinds.games.descriptions import final_evaluations, turns_in_words, updates_in_words
+from palestra.kinds.games.given_data import GivenData, give_data, require_same_data
 from palestra.kinds.games.imported_players import copy_players
 from palestra.kinds.games.parts import build_evaluations, build_parts, check_seat, warm_start
 from palestra.kinds.games.stored import StoredGames
@@ -218,7 +220,12 @@ class Trainer(Training):
         for player in self.learners:
             player.is_counted = True
             if self.run.begins_anew() and (start := warm_start(player, self.config)) is not None:
-                self.run.warm_starts.append(start)
+                self.run.beginnings.append(start)
+        with limited_threads(self.config.execution.num_threads):
+            given = {player.name: give_data(player, self.game, self.config) for player in self.learners}
+        self.recorded = {name: play for name, play in given.items() if play is not None}
+        run.beginnings += [GivenData.of(name, play) for name, play in self.recorded.items()]
+        run.data_files = {path: sha256 for each in self.recorded.values() for path, sha256 in each.files.items()}
         self.has_statistics_in_common = self.config.actors is not None or not self.replica.is_alone
         if self.has_statistics_in_common:
             self.lockstep.share_statistics(self.game)
@@ -282,11 +289,12 @@ class Trainer(Training):
         return next((number for number, each in enumerate(who) if each != who[0]), len(who)) - 1
 
     def _make_worlds(self) -> dict[str, Any]:
-        """Make the worlds in which each learning player collects experience, by their names in checkpoints."""
-        for player in self.learners:
+        """Make the worlds in which learning players collect experience, if they do, by their names in checkpoints."""
+        playing = [player for player in self.learners if self.config.plays(player.name)]
+        for player in playing:
             path = f"num_worlds.{player.name}" if isinstance(self.config.num_worlds, dict) else "num_worlds"
             player.worlds = self._new_worlds(player.num_worlds, f"player/{player.name}/play", path)
-        return {player.name: player.worlds for player in self.learners}
+        return {player.name: player.worlds for player in playing}
 
     def _new_worlds(self, num: int, key: str, path: str) -> Any:
         """Make worlds of this replica. path: of the key that says how many."""
@@ -442,7 +450,8 @@ class Trainer(Training):
             updates = self.config.players[player.name].updates  # type: ignore[union-attr]
             was_frozen, player.frozen = player.frozen, not updates.learns(self.epochs)
             if was_frozen and not player.frozen:
-                self.fused_game.forget_waiting(player.worlds, player.roles)
+                if player.worlds is not None:
+                    self.fused_game.forget_waiting(player.worlds, player.roles)
                 player.algorithm.forget_waiting()
             if updates.cycle > 1:
                 self.metrics.by_player[player.name].add({"learns": float(not player.frozen)})
@@ -484,7 +493,11 @@ class Trainer(Training):
         They are sums of the environment's own rewards, played with exploration. All replicas must ask, and get those of
         each, one after the other. Waits for a GPU.
         """
-        returns: Tensor = self.fused_game.recent_returns(self.player_of(role).worlds)[:, self.game.roles.index(role)]
+        if (player := self.player_of(role)).worlds is None:
+            raise ValueError(
+                f"expected a player that plays, got {player.name!r}, which learns from recorded play alone"
+            )
+        returns: Tensor = self.fused_game.recent_returns(player.worlds)[:, self.game.roles.index(role)]
         return [*chain.from_iterable(self.replica.each("recent returns", returns.tolist()))]
 
     def __getattr__(self, name: str) -> Any:
@@ -527,8 +540,12 @@ class Trainer(Training):
                 "opt_steps": player.opt_steps,
                 **player.rates(),
                 **self.metrics.take(player.name, self.lockstep.join),
-                "episodes": episodes[id(player.worlds)],
             }
+            if isinstance(player.algorithm, LearnsByReplay):
+                players[player.name] |= player.algorithm.terms_of_data()
+            if player.worlds is None:
+                continue
+            players[player.name]["episodes"] = episodes[id(player.worlds)]
             if not self.fused_game.is_exact(player.worlds):
                 players[player.name]["inexact"] = True
                 if player.name not in self._warned_inexact:
@@ -558,19 +575,23 @@ class Trainer(Training):
         # Worlds before the game: they may begin here, and the game's running statistics count that.
         worlds = {name: each.state_dict() for name, each in self.worlds.items()}
         players = {name: player.state_dict() for name, player in self.players.items() if player.algorithm is not None}
-        acted = {} if self.config.actors is None else {"collected": list(self.collected)}
+        acted: dict[str, Any] = {} if self.config.actors is None else {"collected": list(self.collected)}
+        if self.recorded:
+            acted["files"] = {name: dict(play.files) for name, play in self.recorded.items()}
         own = {"turn": self.turn, **acted, "metrics": self.metrics.state_dict(), "players": players, "worlds": worlds}
         return super().state_dict() | own | {"game": self.game.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
+        require_same_data(state.get("files", {}), self.recorded)
         self.turn, self.collected = state["turn"], list(state.get("collected", []))
         self.metrics.load_state_dict(state["metrics"], self.device)
         self.game.load_state_dict(state["game"])
         for name, player_state in state["players"].items():
             self.players[name].load_state_dict(player_state)
         for name, worlds in self.worlds.items():
-            worlds.load_state_dict(state["worlds"][name])
+            if name in state["worlds"]:  # else the player begins to play here, in a branch
+                worlds.load_state_dict(state["worlds"][name])
 
     def without_rows(self, state: dict[str, Any]) -> dict[str, Any]:
         """The state without rows. A turn that was not over begins anew, because its updates would find no rows."""
@@ -590,8 +611,10 @@ class Trainer(Training):
         before = [name for name in self.config.players if "algorithm" in was.get(name, {})]
         turn = sum(name in learning for name in before[: state["turn"]])
         new = {"players": players, "turn": turn}
+        if state["config"]["game"]["name"] != self.config.game.name:  # in place of `spaces`, which has no statistics
+            new["game"] = self.game.state_dict()
         if self.config.actors is not None:
-            new["collected"] = [name for name in state["collected"] if name in learning]
+            new["collected"] = [name for name in state.get("collected", []) if name in learning]
             if was != stored_config(self.config)["players"]:  # roll-outs under way may be others
                 anew: dict[str, Any] = {"pending": [], "asked": None}
                 new["worlds"] = {name: each | anew for name, each in state["worlds"].items()}

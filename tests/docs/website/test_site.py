@@ -11,6 +11,7 @@ import typer
 
 import palestra
 from docs.website import site
+from docs.website.commands import commands_of
 from docs.website.documents import FENCE, documents
 from docs.website.layout import ROOT, Pages
 from docs.website.python_names import imported, thing_of
@@ -53,7 +54,7 @@ def test_the_reference_shows_every_name_that_guides_import(pages: Pages) -> None
 def test_the_reference_shows_every_command_with_every_option(pages: Pages) -> None:
     group: Any = typer.main.get_command(app)
     page = pages["reference/commands.md"]
-    for name, command in group.commands.items():
+    for name, command in commands_of(group).items():
         start = page.index(f"### palestra {name} {{")
         section = page[start : page.find("\n## ", start)]
         for parameter in command.params:

@@ -1,0 +1,176 @@
+"""Recorded play as a replay buffer: rows of a file that never change, and a ring of rows that the player adds itself.
+
+The training hands over the rows, which no checkpoint holds; those of the ring are stored as any buffer's.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from palestra.buffers.packed import num_rows
+from palestra.buffers.replay import PIECE, ReplayBuffer, ReplayConfig, UniformReplayConfig
+from palestra.config import Config, Fraction, InBranch, NonEmptyStr, NonNegativeInt, PositiveInt, check
+
+Columns = list[NonEmptyStr]
+
+
+class ColumnsConfig(Config):
+    """Which columns of a file say what. Several columns are joined to one vector."""
+
+    usual: ClassVar[Any] = {
+        "terminated": None,
+        "truncated": None,
+        "episode": None,
+        "next_observation": None,
+        "legal": None,
+        "next_legal": None,
+        "extras": {},
+    }
+
+    observation: dict[str, Columns]
+    """columns of each entry of the observation at the decision"""
+    action: Columns
+    """columns of the action, as the game takes it"""
+    reward: NonEmptyStr
+    """column of the reward until the next decision"""
+    terminated: NonEmptyStr | None
+    """column that says whether the game ended by its rules; null: none did"""
+    truncated: NonEmptyStr | None
+    """column that says whether the game was cut off; null: an episode that has not terminated was, at its last row"""
+    episode: NonEmptyStr | None
+    """column whose changes begin an episode; null: only the ends of episodes tell"""
+    next_observation: dict[str, Columns] | None
+    """columns of each entry of the true next observation; null: that of the next row in the episode"""
+    legal: Columns | None
+    """columns of the legal actions at the decision; null: all are"""
+    next_legal: Columns | None
+    """columns of the legal actions at the next decision; null: those of the next row in the episode, if `legal` has
+    columns, else all"""
+    extras: dict[str, Columns]
+    """columns of what else is told of the decision, such as its log_prob, by name; {}: nothing"""
+
+
+class HeldOutConfig(Config):
+    usual: ClassVar[Any] = {"fraction": 0.1, "seed": 0}
+
+    fraction: Fraction
+    """share of the episodes, from which nothing is learned; the loss on them is recorded"""
+    seed: NonNegativeInt
+    """determines which"""
+
+
+class DataSetReplayConfig(ReplayConfig):
+    usual: ClassVar[Any] = {"held_out": None, "share_of_data": 1.0, "scratch_folder": None}
+
+    name: Literal["data_set"]
+    """recorded play in a file, of which every transition is drawn with equal probability, and the player's own rows"""
+    capacity: Annotated[PositiveInt, InBranch.FREE]
+    """the player's own transitions that are held; new ones replace the oldest"""
+    file: Annotated[NonEmptyStr, InBranch.FREE]
+    """recorded play: a .npz, .parquet, .csv or .jsonl file with a row for each decision, in the order of time, or
+    minari:ID, a data set of Minari's on this machine"""
+    columns: ColumnsConfig
+    """which columns of the file say what"""
+    held_out: HeldOutConfig | None
+    """episodes from which nothing is learned; null: none"""
+    share_of_data: Annotated[Fraction, InBranch.FREE]
+    """share of each batch that is drawn from the file; as long as the player has no rows of its own, all is"""
+
+    def build(self, device: torch.device, seed: int, stream: str) -> "DataSetReplay":
+        return DataSetReplay(self, device, seed, stream)
+
+
+class DataSetReplay(ReplayBuffer):
+    """Rows of a file, and a ring of the player's own rows; a batch has `share_of_data` of the former, at its beginning.
+
+    Own rows are held with the entries of the file's rows alone, so that both make one batch. The draws of a batch come
+    from one sequence of random numbers: with the file alone they are those of a uniform buffer that holds its rows,
+    with own rows alone those of one that holds these.
+
+    data: the file's rows; None until the training hands them over. held_out: some of the rows that are held out, None
+    if there are none. num_drawn: how many rows of the file were drawn so far.
+    """
+
+    config: DataSetReplayConfig
+
+    def __init__(self, config: DataSetReplayConfig, device: torch.device, seed: int, stream: str) -> None:
+        super().__init__(config, device, seed, stream)
+        self._of_stream = seed, stream
+        self.data: ReplayBuffer | None = None
+        self.held_out: dict[str, Tensor] | None = None
+        self.num_drawn = 0
+
+    def take(self, rows: Mapping[str, Tensor], held_out: Mapping[str, Tensor] | None) -> None:
+        """Take the rows of the file, on the CPU, which all are drawn from now on, and those that are held out."""
+        num = num_rows(rows)
+        keys = self.config.model_dump(include={"layout", "scratch_folder"}) | {"name": "uniform", "capacity": num}
+        self.data = ReplayBuffer(check(keys, UniformReplayConfig), self.device, *self._of_stream)
+        for first in range(0, num, PIECE):
+            piece = {name: value[first : first + PIECE] for name, value in rows.items()}
+            self.data.add(piece, torch.ones(num_rows(piece), dtype=torch.bool))
+        self.data.time_log = self.time_log
+        if held_out is not None:
+            self.held_out = {name: value.to(self.device) for name, value in held_out.items()}
+
+    @property
+    def is_empty(self) -> bool:
+        return self.data is None
+
+    @property
+    def passes(self) -> float:
+        """How often each row of the file was drawn, on average."""
+        return 0.0 if self.data is None else self.num_drawn / len(self.data)
+
+    def add(self, rows: Mapping[str, Tensor], valid: Tensor) -> None:
+        """Append own rows, as any buffer does. Raises ValueError if they lack an entry of the file's rows."""
+        assert self.data is not None
+        if "legal" in self.data._kinds and "legal" not in rows:
+            rows = {**rows, "legal": torch.ones_like(rows["next_legal"])}
+        if missing := [name for name in self.data._kinds if name not in rows]:
+            raise ValueError(f"expected own rows with the entries of the data, got some without {', '.join(missing)}")
+        super().add({name: rows[name] for name in self.data._kinds}, valid)
+
+    def _allocate(self, rows: Mapping[str, Tensor]) -> None:
+        """As in the base, with the rows' words in the order of the file's, because a batch has both."""
+        assert self.data is not None
+        super()._allocate({name: rows[name] for name in self.data._storage})
+
+    def sample(self, batch_size: int) -> dict[str, Tensor]:
+        if self.data is None:
+            raise ValueError("expected the rows of the file before sampling, got none")
+        data, num = self.data, batch_size
+        if not super().is_empty:
+            num = round(self.config.share_of_data * batch_size)
+        data.num_samples, self.num_drawn = self.num_samples, self.num_drawn + num
+        if num == 0:
+            return super().sample(batch_size)
+        if num == batch_size:
+            self.num_samples += 1
+            return data.sample(batch_size)
+        with self.time_log.during("memory"):
+            batch, of_data = self._preallocated(self._drawn, batch_size), data._preallocated(data._drawn, batch_size)
+            self.draw(batch.places)
+            data.draw(of_data.places)
+            self.num_samples += 1
+            images = {} if self._planes is None else self._planes.empty_images(batch_size)
+            for buffer, places, part in ((data, of_data.places, slice(num)), (self, batch.places, slice(num, None))):
+                torch.index_select(buffer._words, 0, places[part], out=batch.words[part])
+                if buffer._planes is not None:
+                    slots = {name: value[part] for name, value in batch.rows.items()}
+                    buffer._planes.with_images(slots, {name: value[part] for name, value in images.items()})
+            return {name: value.to(self.device) for name, value in (batch.rows | images).items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"num_drawn": self.num_drawn, "capacity": self.capacity}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        least = min(self.capacity, state["capacity"])
+        if self.capacity != state["capacity"] and state["num_added"] > least:  # rows have other places
+            expected = f"expected the capacity before, {state['capacity']}, because own rows came round"
+            if state["num_added"] <= state["capacity"]:
+                expected = f"expected a capacity of at least {state['num_added']}, as there are own rows"
+            raise ValueError(f"{expected}, got {self.capacity}")
+        super().load_state_dict(state)
+        self.num_drawn = state["num_drawn"]

@@ -1,0 +1,109 @@
+"""Hands recorded play to the players who learn from it."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from palestra.algorithms.parts.replay import LearnsByReplay
+from palestra.buffers.data_set import DataSetReplay, HeldOutConfig
+from palestra.config import ConfigError, below
+from palestra.games.game import Game
+from palestra.kinds.games.config import RunConfig
+from palestra.kinds.games.recorded import RecordedPlay, read_play
+from palestra.players.player import Player
+from palestra.runtime.limits import memory_needed
+from palestra.runtime.statistics import describe
+
+
+@dataclass(frozen=True)
+class GivenData:
+    """The recorded play from which a player learns, as a run tells it once. returns, lengths: of its episodes."""
+
+    player: str
+    file: str
+    sha256: str
+    num_rows: int
+    num_episodes: int
+    num_left_out: int
+    returns: dict[str, float]
+    lengths: dict[str, float]
+
+    @classmethod
+    def of(cls, player: str, play: RecordedPlay) -> Self:
+        [(file, sha256)] = play.files.items()
+        numbers = len(play.rows.valid), len(play.returns), play.num_left_out
+        return cls(player, file, sha256, *numbers, describe(play.returns), describe(play.lengths))
+
+    def line(self) -> str:
+        left = f", {self.num_left_out:,} left out" if self.num_left_out else ""
+        of_episodes = f"{self.num_episodes:,} episodes with a mean return of {self.returns['mean']:.6g}"
+        return f"players.{self.player} learns from {self.file}: {self.num_rows:,} rows{left}, {of_episodes}"
+
+    def record(self) -> dict[str, Any]:
+        return {"kind": "data_set", **asdict(self)}
+
+
+def give_data(player: Player, game: Game, config: RunConfig) -> RecordedPlay | None:
+    """Read the recorded play from which a player learns, and give its rows to the player, as it observes them.
+
+    Running statistics of the game become those of the rows that are not held out. None if it learns from none. Raises
+    ConfigError for a file that does not fit.
+    """
+    buffer, path = player.replay_buffer, f"players.{player.name}.algorithm"
+    if not isinstance(buffer, DataSetReplay):
+        return None
+    assert isinstance(player.algorithm, LearnsByReplay)
+    with below(path), memory_needed("replay_buffer.file"):
+        recorded = read_play(buffer.config, game, player.roles[0])
+        held_out = held_out_rows(buffer.config.held_out, recorded.episode)
+    if game.transforms_by_role and len(player.roles) > 1:
+        message = f"expected null, because {player.name}, which learns from recorded play, sits in several roles"
+        raise ConfigError.at("game.observation.normalize", f"{message}, got a mapping")
+    rows, role = recorded.rows, player.roles[0]
+    game.settle(role, rows.at((~held_out).nonzero()[:, 0]).observation)
+    clip = getattr(getattr(config.game, "reward", None), "clip", None)
+    rows = replace(
+        rows,
+        observation=_transformed(game, role, rows.observation),
+        next_observation=_transformed(game, role, rows.next_observation),
+        reward=rows.reward if clip is None else rows.reward.clamp(-clip, clip),
+        always_legal=rows.always_legal and game.always_legal,
+    )
+    with memory_needed(f"{path}.replay_buffer.file"):
+        player.algorithm.take_data(rows, held_out)
+    return recorded
+
+
+def held_out_rows(config: HeldOutConfig | None, episode: Tensor) -> Tensor:
+    """Return which rows belong to held-out episodes: bool (N,). episode: int64 (N,), the number of each row's."""
+    held_out = torch.zeros_like(episode, dtype=torch.bool)
+    if config is None:
+        return held_out
+    num = int(episode.max()) + 1
+    num_held_out = round(config.fraction * num)
+    if not 0 < num_held_out < num:
+        expected = f"expected a fraction of {num} episodes that leaves some on both sides"
+        raise ConfigError.at("replay_buffer.held_out.fraction", f"{expected}, got {config.fraction}")
+    order = torch.randperm(num, generator=torch.Generator().manual_seed(config.seed))
+    return torch.isin(episode, order[:num_held_out])
+
+
+def _transformed(game: Game, role: str, observation: dict[str, Tensor]) -> dict[str, Tensor]:
+    found = game.transformed(role, {name: value.to(game.device) for name, value in observation.items()})
+    return {name: value.cpu() for name, value in found.items()}
+
+
+def require_same_data(before: Mapping[str, Mapping[str, str]], now: Mapping[str, RecordedPlay]) -> None:
+    """Raise ConfigError if players learn from other bytes than before, wherever these lie.
+
+    before: the SHA-256 of the files of each player, by path, as a checkpoint holds them.
+    """
+    for name in before.keys() & now.keys():
+        [(path, is_now)], [was] = now[name].files.items(), before[name].values()
+        if is_now != was:
+            expected = f"expected {path!r} with the content that the run began with (SHA-256 {was[:12]}...)"
+            message = f"{expected}, got another one ({is_now[:12]}...); put that file back, or begin a new run"
+            raise ConfigError.at(f"players.{name}.algorithm.replay_buffer.file", message)

@@ -1,0 +1,300 @@
+"""Recorded play: the rows of a file as transitions of a role, of which players learn where nobody plays.
+
+Letters: N rows of the file, M rows that are used, E episodes, F flags of the action space.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from palestra.buffers.data_set import Columns, DataSetReplayConfig
+from palestra.config import ConfigError, below, walk
+from palestra.data.columns import read_columns
+from palestra.data.table import check_column, unknown_columns
+from palestra.games.game import Game, Observation, is_legal
+from palestra.games.spaces import Box
+from palestra.rollouts.transitions import Transitions
+
+KNOWN = {  # columns of our own files, of which Minari's sets have the names, too, and of D4RL's
+    "observation": ("observation", "observations"),
+    "action": ("action", "actions"),
+    "reward": ("reward", "rewards"),
+    "terminated": ("terminated", "terminals"),
+    "truncated": ("truncated", "timeouts"),
+    "episode": ("episode",),
+    "next_observation": ("next_observation", "next_observations"),
+    "legal": ("legal",),
+    "next_legal": ("next_legal",),
+}
+WORDS = {"True": 1.0, "False": 0.0, "true": 1.0, "false": 0.0}  # of flags in tables
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class RecordedPlay:
+    """What a file has recorded of a role.
+
+    rows: M transitions in the order of time, on the CPU, each of them valid; the last one of an episode has terminated
+    or is truncated. Observations are the game's own (`Game.transformed` makes of them what players get). episode: int64
+    (M,), the number of each row's episode: 0, 1, ... num_left_out: rows of the file that are not used, because their
+    next observation is lost. files: the SHA-256 of the file, by its path. returns, lengths: float32 and int64 (E,), the
+    rewards and rows of each episode that the file has, with those that are left out.
+    """
+
+    rows: Transitions
+    episode: Tensor
+    num_left_out: int
+    files: dict[str, str]
+    returns: Tensor
+    lengths: Tensor
+
+
+def read_play(config: DataSetReplayConfig, game: Game, role: str) -> RecordedPlay:
+    """Read recorded play of a role. Raises ConfigError, with paths from `replay_buffer` on, for what does not fit."""
+    with below("replay_buffer"):
+        return _Rows(config, game, role).play()
+
+
+def find_columns(path: str, game: Game | None, role: str, named: Sequence[str] = ()) -> dict[str, Any]:
+    """Return what a first file says as `columns`, by the names of the columns of a file.
+
+    game: in which a role has decided; None: any. named: the keys that somebody says. Raises ConfigError, with paths
+    from `replay_buffer` on, for a file whose columns have other names.
+    """
+    with below("replay_buffer.file"):
+        names = read_columns(path).names
+
+    def parts(name: str) -> dict[str, Columns]:
+        return {each.removeprefix(f"{name}."): [each] for each in names if each.startswith(f"{name}.")}
+
+    def entries(name: str) -> dict[str, Columns] | None:
+        whole = found[name]
+        stored = parts(name) or ({} if whole is None else {"observation": [whole]})
+        if game is None or len(game.spaces[role]) == len(stored) == 1:
+            return stored if game is None else dict(zip(game.spaces[role], stored.values(), strict=True))
+        return {name: stored[name] for name in game.spaces[role] if name in stored}
+
+    found = {key: next((each for each in known if each in names), None) for key, known in KNOWN.items()}
+    lists = {key: None if (name := found[key]) is None else [name] for key in ("action", "legal", "next_legal")}
+    lists["action"] = lists["action"] or [each for each in names if each.startswith("action.")]
+    observations = {key: entries(key) or None for key in ("observation", "next_observation")}
+    columns = {**found, **lists, **observations, "extras": parts("extras")}
+    if missing := [key for key in ("observation", "action", "reward") if not columns[key] and key not in named]:
+        told = f"expected columns of {path} whose names tell {', '.join(missing)}, got {', '.join(names):.300}"
+        raise ConfigError.at("replay_buffer.columns", f"{told}; name them, as replay_buffer.columns.reward=NAME")
+    return columns
+
+
+class _Rows:
+    """The rows of a file. The functions raise ConfigError, with paths from `columns` on, for what does not fit.
+
+    episode: int64 (N,), the number of each row's episode in the file, as soon as it is known.
+    """
+
+    def __init__(self, config: DataSetReplayConfig, game: Game, role: str) -> None:
+        self.config, self.columns, self.game, self.role = config, config.columns, game, role
+        self.space, self.outside = game.action_spaces[role], game.outside(role)
+        with below("file"):
+            self.file = read_columns(config.file)
+        named = [(".".join(keys), name) for keys, name in walk(self.columns, ("columns",)) if isinstance(name, str)]
+        ConfigError.require_none(unknown_columns(config.file, named, self.file))
+        with below("columns.reward"):
+            self.num = len(self.file.column(self.columns.reward))
+        if self.num == 0:
+            raise ConfigError.at("file", f"expected rows in {config.file!r}, got none")
+        self.episode: Array | None = None
+
+    def play(self) -> RecordedPlay:
+        columns, num, spaces = self.columns, self.num, self.game.spaces[self.role]
+        terminated, truncated, begins = self.flag("terminated"), self.flag("truncated"), np.ones(num, dtype=bool)
+        begins[1:] = (terminated | truncated)[:-1] | self.changes()
+        ends, self.episode = np.append(begins[1:], True), begins.cumsum() - 1
+        legal, next_legal = self.legal("legal", None), self.legal("next_legal", terminated)
+        needs_next_row = columns.next_observation is None or (legal is not None and next_legal is None)
+        is_lost = ends & ~terminated & needs_next_row
+        truncated = ends & ~terminated
+        truncated[:-1] |= is_lost[1:] & ~terminated[:-1]  # the row before a lost one knows its own next observation
+        rows = torch.from_numpy(np.flatnonzero(~is_lost))
+        if len(rows) == 0:
+            told = f"expected an episode in {self.config.file!r} with a row whose next observation is known, got none"
+            raise ConfigError.at("file", f"{told} in {num} rows; name the columns of next_observation")
+        after, over = (rows + 1).clamp(max=num - 1), torch.from_numpy(terminated)[rows]
+        every = torch.ones((1, self.space.num_flags), dtype=torch.bool)
+        reward = self.shaped(self.numbers([columns.reward], "columns.reward"), "columns.reward", ())
+        found = {f"observation.{name}": value for name, value in self.observation("observation", None).items()}
+        following = {name: found[f"observation.{name}"].index_select(0, after) for name in spaces if needs_next_row}
+        for name, value in following.items():
+            value[over] = spaces[name].empty
+        if columns.next_observation is not None:
+            following = self.observation("next_observation", terminated)
+        found |= {f"next_observation.{name}": value for name, value in following.items()}
+        for name, each in columns.extras.items():
+            found[f"extras.{name}"] = torch.from_numpy(self.numbers(each, f"columns.extras.{name}"))
+        found |= {"action": self.action(every.expand(num, -1) if legal is None else legal)}
+        found |= {"reward": torch.from_numpy(reward), "truncated": torch.from_numpy(truncated), "terminated": over}
+        if legal is not None:
+            found |= {"legal": legal, "next_legal": legal.index_select(0, after) | over.unsqueeze(1)}
+        else:
+            found["next_legal"] = every.expand(len(rows), -1)
+        if next_legal is not None:
+            found["next_legal"] = next_legal
+        found = {name: each if len(each) == len(rows) else each.index_select(0, rows) for name, each in found.items()}
+        episode = self.episode[rows.numpy()]
+        is_used = np.bincount(episode, minlength=self.episode[-1] + 1) > 0
+        return RecordedPlay(
+            rows=replace(Transitions.from_rows(found), always_legal=self.game.always_legal),
+            episode=torch.from_numpy((is_used.cumsum() - 1)[episode]),
+            num_left_out=num - len(rows),
+            files={self.config.file: self.file.sha256},
+            returns=torch.from_numpy(np.bincount(self.episode, reward)[is_used]).float(),
+            lengths=torch.from_numpy(np.bincount(self.episode)[is_used]),
+        )
+
+    # ---- what the columns say ----------------------------------------------------------------------------
+
+    def changes(self) -> Array:
+        """Tell which rows but the first differ from the one before in the column `episode`: bool (N - 1,)."""
+        if (name := self.columns.episode) is None:
+            return np.zeros(self.num - 1, dtype=bool)
+        with below("columns.episode"):
+            found = self.file.column(name)
+        if found.shape != (self.num,):
+            got = f"got {found.shape}"
+            raise ConfigError.at("columns.episode", f"expected a value in each of {self.num} rows of {name!r}, {got}")
+        if found.dtype != object:
+            self.require(np.isfinite(found), "columns.episode", "a number in every row", found)
+        is_new: Array = found[1:] != found[:-1]
+        return is_new
+
+    def flag(self, part: str) -> Array:
+        """Return one of the flags of each row: bool (N,)."""
+        name, path = getattr(self.columns, part), f"columns.{part}"
+        return np.zeros(self.num, dtype=bool) if name is None else self.shaped(self.flags([name], path), path, ())
+
+    def legal(self, part: str, over: Array | None) -> Tensor | None:
+        """Return the legal actions in each row, bool (N, F); None: all. over: rows where there is no decision."""
+        names, path, space = getattr(self.columns, part), f"columns.{part}", self.space
+        if names is None:
+            return None
+        if isinstance(space, Box):
+            raise ConfigError.at(path, f"expected null (the actions are vectors of numbers), got {', '.join(names)}")
+        found = self.shaped(self.flags(names, path, over), path, (space.num_flags,))
+        flags, is_exempt = torch.from_numpy(found), False if over is None else over[:, None]
+        if self.game.always_legal:
+            self.require(found | is_exempt, path, "only 1 (every action of the game is legal)", found)
+            return None
+        can_choose = torch.stack([each.any(dim=1) for each in space.split(flags)], dim=1).numpy()
+        self.require(can_choose | is_exempt, path, "a legal action for every choice", found)
+        return flags
+
+    def observation(self, part: str, over: Array | None) -> Observation:
+        """Return the observations, the game's own, on the CPU. over: rows where there may be none."""
+        spaces, named, path = self.game.spaces[self.role], getattr(self.columns, part), f"columns.{part}"
+        if spaces.keys() != named.keys():
+            expected = f"expected columns for the entries {', '.join(spaces)} of the observation"
+            raise ConfigError.at(path, f"{expected}, got some for {', '.join(named) or 'none'}")
+        return {name: self.entry(name, named[name], f"{path}.{name}", over) for name in spaces}
+
+    def entry(self, name: str, names: Columns, path: str, over: Array | None) -> Tensor:
+        outside, space = self.outside.entries[name], self.game.spaces[self.role][name]
+        values = self.shaped(self.joined(names, path, over), path, outside.shape, space.shape)
+        if values.shape[1:] == outside.shape:
+            try:
+                found = self.game.read_entry(self.role, name, self.typed(values, outside.dtype, path)).cpu()
+            except ValueError as error:
+                raise ConfigError.at(path, str(error)) from error
+        else:
+            found = torch.from_numpy(self.typed(values, space.dtype, path)).to(space.dtype)
+        self.require_finite(found.numpy(), path, values)
+        return found
+
+    def action(self, legal: Tensor) -> Tensor:
+        """Return the actions. legal: bool (N, F)."""
+        space, outside, path, device = self.space, self.outside, "columns.action", self.game.device
+        shape = outside.act(torch.zeros((1, *space.shape), dtype=space.dtype, device=device)).shape[1:]
+        values = self.shaped(self.joined(self.columns.action, path), path, tuple(shape), space.shape)
+        typed = torch.from_numpy(self.typed(values, space.dtype, path))
+        found = outside.choose(typed.to(device)).to("cpu", space.dtype).view(self.num, *space.shape)
+        what = "legal actions" if not isinstance(space, Box) else f"actions between {space.low} and {space.high}"
+        self.require(is_legal(found, space, legal).numpy(), path, what, values)
+        return found
+
+    def numbers(self, names: Columns, path: str) -> Array:
+        """Return columns as float32 (N, ...)."""
+        values = self.joined(names, path)
+        with np.errstate(over="ignore"):
+            found = values.astype(np.float32)
+        self.require_finite(found, path, values)
+        return found
+
+    # ---- columns as arrays -------------------------------------------------------------------------------
+
+    def joined(self, names: Columns, path: str, over: Array | None = None, words: Mapping[str, float] = {}) -> Array:
+        """Return a column, or several as one vector (N, ...), of finite numbers.
+
+        over: rows in which numbers may lack; they get those of another row. words: which stand for numbers.
+        """
+        found = []
+        if not names:
+            raise ConfigError.at(path, "expected at least one column, got []")
+        for name in names:
+            with below(path):
+                column = self.file.column(name)
+                if column.dtype == object and column.ndim == 1 and words.keys() >= {*column.tolist()}:
+                    column = np.array([words[each] for each in column.tolist()])
+                if column.dtype == object:
+                    check_column(name, column, False, "recorded play consists of numbers")
+                if len(column) != self.num:
+                    raise ConfigError.at("", f"expected {self.num} rows in {name!r}, as in others, got {len(column)}")
+            found.append(column)
+        joined = np.concatenate([each.reshape(self.num, -1) for each in found], axis=1) if found[1:] else found[0]
+        if over is not None and joined.dtype.kind == "f" and not np.isfinite(joined).all():
+            lacks, joined = over & ~np.isfinite(joined).reshape(self.num, -1).all(axis=1), joined.copy()
+            joined[lacks] = joined[np.argmin(lacks)]
+        self.require_finite(joined, path, joined)
+        return np.require(joined, requirements=["C", "W"])
+
+    def flags(self, names: Columns, path: str, over: Array | None = None) -> Array:
+        """Return columns of zeros and ones: bool (N, ...)."""
+        found = self.joined(names, path, over, WORDS)
+        if found.dtype != bool:
+            self.require((found == 0) | (found == 1), path, "0 or 1 in every row", found)
+        return found != 0
+
+    def shaped(self, values: Array, path: str, *shapes: tuple[int, ...]) -> Array:
+        """Return values in the first of some shapes (N, *shape) that they have, or have as a vector."""
+        own = values.shape[1:]
+        for shape in shapes:
+            if own == shape or (len(own) < 2 and prod(own) == prod(shape)):
+                return values.reshape(self.num, *shape)
+        wanted = " or ".join(map(str, dict.fromkeys(shapes)))
+        raise ConfigError.at(path, f"expected values of shape {wanted} in every row, got {own}")
+
+    def typed(self, values: Array, dtype: torch.dtype, path: str) -> Array:
+        """Return values in a type, if it is one of integers, else in one of floats that has their precision."""
+        kind = torch.empty(0, dtype=dtype).numpy().dtype
+        if dtype.is_floating_point:
+            return values if values.dtype in (np.float32, np.float64) else values.astype(np.float64)
+        if values.dtype == kind:
+            return values
+        with np.errstate(invalid="ignore"):
+            found = values.astype(kind)
+        self.require(found == values, path, f"whole numbers ({kind})", values)
+        return found
+
+    def require_finite(self, values: Array, path: str, told: Array) -> None:
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            self.require(np.isfinite(values), path, "finite numbers, as float32 holds them,", told)
+
+    def require(self, is_sound: Array, path: str, what: str, values: Array) -> None:
+        """Raise ConfigError for the first row that is not sound. is_sound: bool (N,) or (N, ...). values: (N, ...)."""
+        if not is_sound.all():
+            row = int(np.argmin(is_sound.reshape(self.num, -1).all(axis=1)))
+            where = "" if self.episode is None else f" of episode {self.episode[row]}"
+            got = f"{values[row].tolist()!s:.80} in row {row}{where} (counted from 0)"
+            raise ConfigError.at(path, f"expected {what}, got {got}")

@@ -1,0 +1,362 @@
+"""Players that learn from recorded play: what they learn, where nobody plays, and how they go on into play."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from resuming import ask_to_leave, assert_same_bits, at_call, fit, records
+from torch import Tensor
+from typer.testing import CliRunner
+
+from palestra import load_player, make_trainer
+from palestra.algorithms.off_policy import OffPolicy
+from palestra.algorithms.parts.replay import LearnsByReplay
+from palestra.buffers.data_set import DataSetReplay, HeldOutConfig
+from palestra.cli import app
+from palestra.config import ConfigError
+from palestra.games import make_game
+from palestra.kinds.games.given_data import held_out_rows
+from palestra.kinds.games.recorded import find_columns
+from palestra.kinds.games.starting import starting_data
+from palestra.kinds.games.trainer import Trainer
+from palestra.nets.weights import evaluation_mode
+from palestra.players import make_script
+from palestra.rollouts import fuse
+from palestra.rollouts.transitions import Transitions
+from palestra.run.kinds import read_config
+from palestra.runtime.intervals import set_counts
+from palestra.scaling.states import equal
+from palestra.storage.facts import RunFacts
+from palestra.training.training import Training
+
+Data = dict[str, Any]
+GAMES = {"dqn": "cartpole", "sac": "pendulum", "td3": "pendulum", "off_policy": "cartpole"}
+SMALL = [
+    "num_worlds=2",
+    "stop.after=24",
+    "batch_size=8",
+    "updates_per_turn=4",
+    "evaluations=[]",
+    "best=null",
+    "output.display=quiet",
+    "output.recorders=[]",
+    "output.record.every=4",
+    "output.save.every=6",
+]
+BUFFER = {
+    "name": "data_set",
+    "capacity": 500,
+    "layout": "whole",
+    "scratch_folder": None,
+    "columns": {
+        "observation": {"observation": ["observation"]},
+        "action": ["action"],
+        "reward": "reward",
+        "terminated": "terminated",
+        "truncated": "truncated",
+        "episode": None,
+        "next_observation": {"observation": ["next_observation"]},
+        "legal": None,
+        "next_legal": None,
+        "extras": {},
+    },
+    "held_out": None,
+    "share_of_data": 1.0,
+}
+UNIFORM = {"name": "uniform", "capacity": 500, "layout": "whole", "scratch_folder": None}
+NO_PLAY = {"rollout_length": None, "warmup_env_steps": 0}
+
+
+@pytest.fixture(autouse=True)
+def at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def config_of(algorithm: str, file: str | None, overrides: tuple[str, ...] = (), **changes: Any) -> Data:
+    """A small run in a batched game. file: from whose play the agent learns; None: from a uniform buffer."""
+    data = read_config(starting_data(algorithm, {"name": GAMES[algorithm]}, []), [*SMALL, *overrides]).model_dump()
+    learns = data["players"]["agent"]["algorithm"] | {"warmup_env_steps": 0} | changes
+    if file is not None:
+        learns["replay_buffer"] = BUFFER | {"file": file} | changes.get("replay_buffer", {})
+    data["players"]["agent"]["algorithm"] = learns
+    return data
+
+
+def record_play(file: str, name: str, num_rounds: int = 60, num_worlds: int = 2) -> dict[str, Tensor]:
+    """Write the play of a random player into a file, one world after the other, and return its rows in this order."""
+    game = make_game(starting_data("dqn" if name == "cartpole" else "sac", {"name": name}, [])["game"])
+    played = fuse(game)
+    played.policies = {"agent": make_script("random", game, "agent")}
+    rows = played.collect(played.new_worlds(num_worlds, 5, "recorded"), ("agent",), num_rounds)["agent"]
+    rows.truncated.view(num_rounds, num_worlds)[-1] = ~rows.terminated.view(num_rounds, num_worlds)[-1]
+    rows = rows.at(torch.arange(num_rounds * num_worlds).view(num_rounds, num_worlds).T.flatten())
+    (entry,) = game.spaces["agent"]
+    columns = {key: getattr(rows, key).numpy() for key in ("action", "reward", "terminated", "truncated")}
+    observations = {key: getattr(rows, key)[entry].numpy() for key in ("observation", "next_observation")}
+    np.savez(file, **columns, **observations)
+    return rows.rows()
+
+
+# ---- what is learned --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algorithm", GAMES)
+@pytest.mark.parametrize("transitions", ["one_step", "n_step"])
+def test_opt_steps_are_those_on_a_uniform_buffer_with_these_rows(algorithm: str, transitions: str) -> None:
+    steps = {"name": "n_step", "steps": 3} if transitions == "n_step" else {"name": "one_step"}
+    rows = record_play("play.npz", GAMES[algorithm])
+    given = make_trainer(config_of(algorithm, "play.npz", transitions=steps, **NO_PLAY), run=Path("given"))
+    plain = make_trainer(config_of(algorithm, None, transitions=steps, replay_buffer=UNIFORM)).learners[0]
+    learned = plain.algorithm
+    assert isinstance(learned, LearnsByReplay)
+    builder = learned.config.transitions.build(learned.config.gamma, len(rows["reward"]), ("agent",), plain.device)
+    made = builder(Transitions.from_rows(rows))
+    learned.buffer.add(made.rows(), made.valid)
+    given.fit()
+    for _ in range(24):
+        learned.opt_step(learned.buffer.sample(8))  # type: ignore[attr-defined]
+        set_counts(plain, opt_steps=plain.opt_steps + 1)
+    ours, theirs = (each.weights()["nets"] for each in (given.learners[0], plain))
+    assert equal(ours, theirs)
+    assert (given.env_steps, given.episodes, given.epochs, given.opt_steps) == (0, 0, 5, 24)
+    *_, last = records(Path("given"))
+    assert last["players"]["agent"]["data_passes"] == 24 * 8 / 120
+
+
+def test_at_share_1_the_opt_steps_are_those_without_play_and_at_0_those_of_a_uniform_buffer() -> None:
+    record_play("play.npz", "cartpole")
+    rest = {"rollout_length": 3, "warmup_env_steps": 0}
+    one, zero = ({"replay_buffer": {"share_of_data": share}} for share in (1.0, 0.0))
+    configs = [
+        config_of("dqn", "play.npz", **NO_PLAY),
+        config_of("dqn", "play.npz", **rest, **one),
+        config_of("dqn", "play.npz", **rest, **zero),
+        config_of("dqn", None, **rest, replay_buffer=UNIFORM),
+    ]
+    alone, all_data, all_own, uniform = (fit(Path(f"run{n}"), each) for n, each in enumerate(configs))
+    weights = [each.learners[0].weights()["nets"] for each in (alone, all_data, all_own, uniform)]
+    assert equal(weights[0], weights[1])
+    assert equal(weights[2], weights[3])
+    assert not equal(weights[0], weights[2])
+    assert all_data.env_steps == uniform.env_steps > 0
+
+
+# ---- the same bits after any stop, also on the way into play -------------------------------------------------
+
+
+def stop_everywhere(make: Callable[[Path], None], run: Path, whole: Path) -> None:
+    """Stop a run at each of its safe points in turn, and compare it with the whole one."""
+    for safe_point in (1, 2, 5, 9, 14):
+        shutil.rmtree(run, ignore_errors=True)
+        with at_call(Training, "safe_point", safe_point, ask_to_leave):
+            make(run)
+        with at_call(Training, "safe_point", 3, ask_to_leave):
+            fit(run)
+        fit(run)
+        assert_same_bits(run, whole)
+
+
+def test_a_run_from_a_file_and_its_branch_into_play_go_on_to_the_same_bits() -> None:
+    record_play("play.npz", "cartpole")
+    config = config_of("dqn", "play.npz", replay_buffer={"held_out": {"fraction": 0.5, "seed": 1}}, **NO_PLAY)
+    fit(Path("whole"), config)
+    stop_everywhere(lambda run: make_trainer(config, run=run).fit(), Path("run"), Path("whole"))
+    assert not list(Path("whole").rglob("rows-*")), "rows of the file lie in no checkpoint"
+    facts = RunFacts.model_validate_json(Path("whole/run.json").read_text())
+    sha256 = hashlib.sha256(Path("play.npz").read_bytes()).hexdigest()
+    assert facts.data_files == {"play.npz": sha256}
+    shutil.copy("play.npz", "elsewhere.npz")
+    at = "players.agent.algorithm"
+    changes = [f"{at}.rollout_length=2", f"{at}.replay_buffer.share_of_data=0.5", f"{at}.replay_buffer.capacity=30"]
+    changes += [f"{at}.replay_buffer.file=elsewhere.npz", "num_worlds=3", "stop.after=60"]
+
+    def branch(run: Path) -> None:
+        Trainer.branch("whole/checkpoints/latest", changes, run).fit()
+
+    branch(Path("played"))
+    stop_everywhere(branch, Path("branched"), Path("played"))
+    played: Trainer = Trainer.load("played")
+    played.fit()
+    assert (played.opt_steps, played.env_steps) == (60, 10 * 2 * 3)  # the turn in which it branched off, too
+    buffer = played.learners[0].replay_buffer
+    assert isinstance(buffer, DataSetReplay)
+    assert len(buffer) == 30
+    assert buffer.num_drawn == 24 * 8 + 36 * 4
+
+
+def test_other_bytes_are_refused_with_both_hashes() -> None:
+    record_play("play.npz", "cartpole")
+    with at_call(Training, "safe_point", 3, ask_to_leave):
+        fit(Path("run"), config_of("dqn", "play.npz", **NO_PLAY))
+    before = hashlib.sha256(Path("play.npz").read_bytes()).hexdigest()
+    record_play("play.npz", "cartpole", num_rounds=61)
+    now = hashlib.sha256(Path("play.npz").read_bytes()).hexdigest()
+    with pytest.raises(ConfigError, match=rf"replay_buffer\.file: .*{before[:12]}.*{now[:12]}"):
+        fit(Path("run"))
+    Path("play.npz").unlink()
+    with pytest.raises(
+        ConfigError, match=r"players\.agent\.algorithm\.replay_buffer\.file: expected a file at 'play.npz'"
+    ):
+        fit(Path("run"))
+    policy = load_player("run")  # whoever only acts needs no data
+    assert policy.opt_steps > 0
+
+
+def test_replicas_draw_batches_of_their_own() -> None:
+    record_play("play.npz", "cartpole")
+    config = config_of("dqn", "play.npz", ("num_replicas=2",), **NO_PLAY)
+    fit(Path("whole"), config)
+    stop_everywhere(lambda run: make_trainer(config, run=run).fit(), Path("run"), Path("whole"))
+    state = json.loads(Path("whole/checkpoints/00000004/manifest.json").read_text())
+    assert state
+
+
+# ---- what is held out, and what is normalised -------------------------------------------------------------------
+
+
+def test_held_out_episodes_are_not_learned_from_and_their_loss_is_recorded() -> None:
+    record_play("play.npz", "cartpole", num_rounds=200)
+    config = config_of("off_policy", "play.npz", replay_buffer={"held_out": {"fraction": 0.3, "seed": 1}}, **NO_PLAY)
+    trainer = fit(Path("run"), config)
+    recorded, buffer = trainer.recorded["agent"], trainer.learners[0].replay_buffer
+    assert isinstance(buffer, DataSetReplay)
+    assert buffer.data is not None
+    assert buffer.held_out is not None
+    held_out = held_out_rows(HeldOutConfig(fraction=0.3, seed=1), recorded.episode)
+    num_episodes = int(recorded.episode.max()) + 1
+    assert len(recorded.episode[held_out].unique()) == round(0.3 * num_episodes)
+    assert not set(recorded.episode[held_out].tolist()) & set(recorded.episode[~held_out].tolist())
+    assert torch.equal(buffer.data.rows(0, len(buffer.data))["reward"], recorded.rows.reward[~held_out])
+    assert torch.equal(buffer.held_out["action"], recorded.rows.action[held_out])
+    algorithm = trainer.learners[0].algorithm
+    assert isinstance(algorithm, OffPolicy)
+    with torch.no_grad(), evaluation_mode([algorithm.net]):
+        terms = algorithm.loss.terms(algorithm.batch(Transitions.from_rows(buffer.held_out), 24))
+    *_, last = records(Path("run"))
+    found = last["players"]["agent"]
+    assert {name: found[f"held_out/{name}"] for name in terms} == {name: float(term) for name, term in terms.items()}
+
+
+@pytest.mark.parametrize("rollout_length", [None, 2])
+def test_observations_are_normalised_by_the_rows_that_are_learned_from(rollout_length: int | None) -> None:
+    rows = record_play("play.npz", "pendulum")
+    play = {"rollout_length": rollout_length, "warmup_env_steps": 0}
+    config = config_of("sac", "play.npz", ("game.observation.normalize={eps: 0.01}", "num_replicas=2"), **play)
+    trainer = fit(Path("run"), config)
+    (observation,) = (rows[name].double() for name in rows if name.startswith("observation."))
+    mean, variance = observation.mean(dim=0), observation.var(dim=0, unbiased=False)
+    buffer = trainer.learners[0].replay_buffer
+    assert isinstance(buffer, DataSetReplay)
+    assert buffer.data is not None
+    ((name, given),) = ((n, v) for n, v in buffer.data.rows(0, 120).items() if n.startswith("observation."))
+    torch.testing.assert_close(given, ((observation - mean) / (variance + 0.01).sqrt()).float())
+    (moments,) = trainer.game.statistics()
+    assert int(moments.count) == 120  # type: ignore[attr-defined]
+    torch.testing.assert_close(moments.mean, mean)  # type: ignore[attr-defined]
+    assert name
+
+
+# ---- without a game, and beside others ------------------------------------------------------------------------------
+
+
+def test_a_game_may_take_the_place_of_spaces_while_nobody_plays() -> None:
+    record_play("play.npz", "cartpole")
+    words = ["replay_buffer.file=play.npz", *SMALL, "num_worlds=1"]
+    data = read_config(starting_data("bc", {"name": "spaces"}, words[:1]), words).model_dump()
+    fit(Path("apart"), data)
+    game = starting_data("dqn", {"name": "cartpole"}, [])["game"]
+    own = make_game(game).spaces["agent"]
+    (name,) = data["players"]["agent"]["algorithm"]["replay_buffer"]["columns"]["observation"]
+    assert own.keys() == {name}
+    at = "players.agent.algorithm.rollout_length=2"
+    changes = [f"game={json.dumps(game)}", at, "num_worlds=3", "actors={num: 3, lag: 0}", "stop.after=40"]
+    played: Trainer = Trainer.branch("apart/checkpoints/latest", changes, Path("played"))
+    played.fit()
+    assert (played.opt_steps, played.env_steps) == (40, 30)
+    with pytest.raises(ConfigError, match=r"num_worlds: expected 3"):
+        Trainer.branch("played/checkpoints/latest", ["num_worlds=2", "actors=null"])
+
+
+def test_another_player_may_play_while_one_learns_from_recorded_play(make_config: Any) -> None:
+    config = make_config({"num_worlds": {"host": 4, "agent": 2}, "stop.after": 24})
+    fit(Path("first"), config)
+    done = CliRunner().invoke(app, ["data", "collect", "first", "agent.npz", "--role", "agent", "--rows", "60"])
+    assert done.exit_code == 0, done.output
+    learns = config["players"]["agent"]["algorithm"]
+    columns = find_columns("agent.npz", make_trainer(config).game, "agent")
+    learns |= NO_PLAY | {"replay_buffer": BUFFER | {"file": "agent.npz", "columns": columns}}
+    fit(Path("whole"), config)
+    stop_everywhere(lambda run: make_trainer(config, run=run).fit(), Path("run"), Path("whole"))
+    *_, last = (record for record in records(Path("whole")) if record["kind"] == "training")
+    assert last["players"]["host"]["env_steps"] > 0 == last["players"]["agent"]["env_steps"]
+    assert "episodes" in last["players"]["host"]
+    assert "episodes" not in last["players"]["agent"]
+
+
+# ---- the score by references ----------------------------------------------------------------------------------------
+
+
+def test_references_add_a_score_between_random_play_and_an_expert() -> None:
+    overrides = ("evaluations=[]", "best=null")
+    data = starting_data("dqn", {"name": "cartpole"}, [])
+    config = config_of("dqn", None, overrides) | {"stop": {"after": 4, "unit": "opt_steps"}}
+    config["evaluations"] = data["evaluations"]
+    config["evaluations"][0] |= {"num_games": 6, "final_num_games": 6, "max_rounds": 40}
+    config["evaluations"][0]["references"] = {"agent": {"random": 22.0, "expert": 500.0}}
+    config["best"] = {"evaluation": "main", "pairing": 0, "measure": "normalized/agent", "goal": "max"}
+    fit(Path("run"), config)
+    evaluations = [record for record in records(Path("run")) if record["kind"] == "evaluation"]
+    for pair in (pair for record in evaluations for pair in record["pairs"]):
+        scores, ends = pair["scores"], pair["intervals"]
+        assert scores["normalized/agent"] == pytest.approx(100 * (scores["return/agent"] - 22) / 478)
+        expected = [100 * (end - 22) / 478 for end in ends["return/agent"]]
+        assert ends["normalized/agent"] == pytest.approx(expected)
+    assert evaluations[0]["declared_scores"][-1]["name"] == "normalized/agent"
+    for references, path in (
+        ({"nobody": {"random": 0.0, "expert": 1.0}}, "evaluations.0.references.nobody"),
+        ({"agent": {"random": 1.0, "expert": 1.0}}, "evaluations.0.references.agent.expert"),
+    ):
+        config["evaluations"][0]["references"] = references
+        with pytest.raises(ConfigError) as error:
+            make_trainer(config | {"best": None})
+        assert [item.path for item in error.value.errors] == [path]
+
+
+# ---- what is refused ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("overrides", "path", "message"),
+    [
+        (
+            ["players.agent.algorithm.replay_buffer=" + json.dumps(UNIFORM)],
+            "players.agent.algorithm.rollout_length",
+            "only play fills a 'uniform' buffer",
+        ),
+        (["players.agent.algorithm.warmup_env_steps=7"], "players.agent.algorithm.warmup_env_steps", "expected 0"),
+        (["stop.unit=env_steps"], "stop.unit", "expected opt_steps, epochs or minutes, because nobody plays"),
+        (["output.record.unit=env_steps"], "output.record.unit", "because nobody plays"),
+        (
+            ["trainer=together"],
+            "players.agent.algorithm.rollout_length",
+            "expected an integer >= 1 with trainer 'together'",
+        ),
+        (["actors={num: 1, lag: 1}"], "actors", "expected null, because nobody plays"),
+        (
+            ["players.agent.algorithm.replay_buffer.held_out={fraction: 0.001, seed: 0}"],
+            "players.agent.algorithm.replay_buffer.held_out.fraction",
+            "leaves some on both sides",
+        ),
+    ],
+)
+def test_what_needs_play_is_refused_where_nobody_plays(overrides: list[str], path: str, message: str) -> None:
+    record_play("play.npz", "cartpole")
+    with pytest.raises(ConfigError) as error:
+        make_trainer(config_of("dqn", "play.npz", **NO_PLAY), overrides=overrides)
+    assert [(item.path, message in item.message) for item in error.value.errors] == [(path, True)]
