@@ -12,8 +12,64 @@ TURNS = "games/dialogue/test_protocol.py"
 PROTOCOLS = "games/dialogue/test_game.py games/dialogue/test_tryout.py"
 
 ACTORS = "kinds/games/test_actors.py"
+GIVEN = "buffers/test_data_set.py kinds/games/test_given_data.py"
 
 TRAINING = [
+    *mutants(
+        "buffers/data_set.py",
+        GIVEN,
+        (
+            "        super()._allocate({name: rows[name] for name in self.data._storage})",
+            "        super()._allocate(rows)",
+        ),
+        ("data.num_samples, self.num_drawn = self.num_samples, self.num_drawn + num", "self.num_drawn += num"),
+        ("round(self.config.share_of_data * batch_size)", "int(self.config.share_of_data * batch_size) + 1"),
+        ("(self, batch.places, slice(num, None))", "(self, batch.places, slice(None, batch_size - num))"),
+        ('        self.num_drawn = state["num_drawn"]', "        pass"),
+        (
+            "            self.num_samples += 1\n            return data.sample(batch_size)",
+            "            return data.sample(batch_size)",
+        ),
+        ('if self.capacity != state["capacity"] and', "if False and"),
+    ),
+    *mutants(
+        "kinds/games/given_data.py",
+        GIVEN,
+        ("rows.at((~held_out).nonzero()[:, 0]).observation", "rows.observation"),
+        ("        next_observation=_transformed(game, role, rows.next_observation),\n", ""),
+        ("order[:num_held_out]", "order[num_held_out:]"),
+        ("        if is_now != was:", "        if False:"),
+        ("if not 0 < num_held_out < num:", "if False:"),
+    ),
+    *mutants(
+        "algorithms/parts/replay.py",
+        GIVEN,
+        ("for each in (~held_out, held_out))", "for each in (held_out, held_out))"),
+        ("{name: value[made.valid] for name, value in made.rows().items()}", "made.rows()"),
+    ),
+    *mutants(
+        "kinds/games/trainer.py",
+        GIVEN,
+        ('            if name in state["worlds"]:', "            if True:"),
+        ('            new["game"] = self.game.state_dict()', "            pass"),
+        ('        require_same_data(state.get("files", {}), self.recorded)\n', ""),
+    ),
+    *mutants(
+        "games/game.py",
+        GIVEN,
+        ("        if role in self.settled:\n            counted = None\n", ""),
+    ),
+    *mutants(
+        "games/normalization.py",
+        GIVEN,
+        ("        self.common.load_own_state(self.own_state())\n", ""),
+    ),
+    *mutants(
+        "evaluation/evaluations.py",
+        GIVEN,
+        ("100.0 * shares", "shares"),
+        ("reference.expert - reference.random", "reference.expert"),
+    ),
     *mutants(
         "kinds/games/actors.py",
         ACTORS,

@@ -54,10 +54,10 @@ def starting_data(algorithm: str, said: Data, overrides: Sequence[str]) -> Data:
 
     algorithm: its name, or that of a loss by which one learns. said: of the key `game`. overrides: those of the game
     count before it is made; any other counts where parts that go with what it names are chosen, but is not applied. One
-    that names a file of recorded play fills its columns, and, with the game `spaces`, roles and spaces. Raises
-    ConfigError if the game cannot be made.
+    that names a file of recorded play fills its columns, and, with the game `spaces`, roles and spaces; if it names one
+    player's, the others play at random. Raises ConfigError if the game cannot be made.
     """
-    file, named = _recorded_by(overrides)
+    file, whose, named = _recorded_by(overrides)
     if file is not None and said["name"] == "spaces":
         said = find_spaces(read_columns(file), find_columns(file, None, LONE_ROLE, named), LONE_ROLE) | said
     rules: Data = completed_part("game", said, overrides, OneGame)
@@ -72,24 +72,32 @@ def starting_data(algorithm: str, said: Data, overrides: Sequence[str]) -> Data:
     roles = beside.get("roles") or {role: role for role in game.roles}
     players: Data = {}
     for role, player in roles.items():
-        if player not in players:
+        if player in players:
+            continue
+        if whose in (None, player) or "random" not in scripts_for(game, config, role):
             given = {} if file is None else _learning_from(file, find_columns(file, game, role, named))
             players[player] = {"algorithm": completed(learner | given, ALGORITHM, spaces_of(game, role))}
-    data = {"game": rules, "roles": roles, "players": players, **_evaluations(config, game, roles, file)}
+        else:
+            players[player] = {"scripted": "random"}
+    learning = [role for role, player in roles.items() if "algorithm" in players[player]]
+    data = {"game": rules, "roles": roles, "players": players, **_evaluations(config, game, roles, learning, file)}
     data = completed(joined(data, beside), Place(RunConfig))
     return following(data, for_each_player(data, overrides), game)
 
 
-def _recorded_by(overrides: Sequence[str]) -> tuple[str | None, list[str]]:
-    """Return the file of recorded play that overrides name, None if they name none, and the columns that they say."""
-    file, named, key = None, [], ".replay_buffer.columns."
+def _recorded_by(overrides: Sequence[str]) -> tuple[str | None, str | None, list[str]]:
+    """Return the file of recorded play that overrides name, whose it is, and the keys of columns that they say.
+
+    None: they name no file, or it is that of all players.
+    """
+    file, whose, named, key = None, None, [], ".replay_buffer.columns."
     for override in overrides:
         path, _, value = override.partition("=")
         if f".{path.strip()}".endswith(".replay_buffer.file"):
-            file = value.strip()
+            file, whose = value.strip(), path.split(".")[1] if path.startswith("players.") else None
         if key in f".{path.strip()}":
             named.append(f".{path.strip()}".partition(key)[2].partition(".")[0])
-    return file, named
+    return file, whose, named
 
 
 def _learning_from(file: str, columns: Data) -> Data:
@@ -118,10 +126,12 @@ def spaces_of(game: Game, role: str) -> RoleSpaces:
     return RoleSpaces(game.spaces[role], game.action_spaces[role], dict(game.critic_spaces.get(role, {})))
 
 
-def _evaluations(config: GameConfig, game: Game, roles: dict[str, str], file: str | None) -> Data:
-    """The keys `evaluations` and `best`.
+def _evaluations(
+    config: GameConfig, game: Game, roles: dict[str, str], learning: Sequence[str], file: str | None
+) -> Data:
+    """The keys `evaluations` and `best`. learning: the roles in which somebody learns.
 
-    Pairings are each role against the scripted players of the game, all learning players together, and only random
+    Pairings are each of these against the scripted players of the game, all learning players together, and only random
     ones, if actions can be drawn at random in the game. A data set of Minari's, `file`, may say references.
     """
     if not config.can_be_played:
@@ -132,7 +142,7 @@ def _evaluations(config: GameConfig, game: Game, roles: dict[str, str], file: st
     }
     alone = [
         {each: roles[each] if each == role else name for each in roles}
-        for role in roles
+        for role in learning
         for name in SCRIPTED
         if all(name in scripts[other] for other in roles if other != role) and (len(roles) > 1 or name == "random")
     ]
@@ -140,7 +150,7 @@ def _evaluations(config: GameConfig, game: Game, roles: dict[str, str], file: st
     nobody = [dict.fromkeys(roles, "random")] if all("random" in names for names in scripts.values()) else []
     returns = {return_of(role) for role in roles}
     measures = [score.name for score in config.declared_scores() if score.name not in returns]
-    best: Data = {"pairing": 0, "measure": return_of(next(iter(roles)))}
+    best: Data = {"pairing": 0, "measure": return_of(learning[0])}
     if measures:
         best = {"pairing": len(alone + together) - 1, "measure": measures[0]}
     evaluation = {
@@ -217,11 +227,15 @@ def named_game(name: str, words: Sequence[str], shipped: Mapping[str, Path]) -> 
 
 
 def _tuned(algorithm: str, game: Mapping[str, Any], shipped: Mapping[str, Path]) -> Path | None:
-    """Return the shipped config of an algorithm for a game, if there is one: by the game, else by its own name."""
+    """Return the shipped config of an algorithm for a game, if there is one: by the game, else by its own name.
+
+    By the game it is none that wants a file of recorded play.
+    """
     if not _is_game(game):
         return shipped.get(f"{algorithm}-{game['name']}")
-    own = (path for stem, path in shipped.items() if stem.split("-")[0] == algorithm)
-    return next((path for path in own if game == {key: load_yaml(path)["game"].get(key) for key in game}), None)
+    own = [path for stem, path in shipped.items() if stem.split("-")[0] == algorithm]
+    playing = (path for path in own if "name: data_set" not in path.read_text())
+    return next((path for path in playing if game == {key: load_yaml(path)["game"].get(key) for key in game}), None)
 
 
 def _is_game(game: Mapping[str, Any]) -> bool:
