@@ -145,7 +145,7 @@ def test_a_game_of_ones_own_may_say_what_is_usual() -> None:
 @pytest.mark.parametrize("algorithm", known_algorithms())
 def test_an_algorithm_alone_is_told_its_games(algorithm: str) -> None:
     error = palestra("config", algorithm, code=2).stderr
-    assert f"{algorithm}: expected a game after {algorithm} (one of {', '.join(GAMES)}, the id of a " in error
+    assert f"{algorithm}: expected a game after {algorithm} (one of {', '.join(GAMES)}, spaces, the id of a " in error
     shipped = f"{algorithm}-{'cartpole' if algorithm in ('dqn', 'off_policy') else 'pendulum'}"
     assert (shipped if shipped in SHIPPED else "shipped configs: none") in error
     assert palestra("train", algorithm, code=2).stderr == error
