@@ -224,13 +224,13 @@ def test_several_errors_of_a_file_are_told_at_once_one_per_line(make_config: Mak
         ),
         (
             "players.host.algorithm.name=dpn",
-            "players.host.algorithm.name: expected one of 'dqn', 'ppo', 'td3', 'td3_bc', 'on_policy', 'off_policy', 'sac', or a "
-            "class of your own as 'package.module:Class', got 'dpn'; did you mean 'dqn'?\n",
+            "players.host.algorithm.name: expected one of 'dqn', 'ppo', 'td3', 'td3_bc', 'on_policy', 'off_policy', "
+            "'sac', or a class of your own as 'package.module:Class', got 'dpn'; did you mean 'dqn'?\n",
         ),
         (
             "players.host.algorithm.name=a2c",
-            "players.host.algorithm.name: expected one of 'sac', 'td3_bc', 'on_policy', 'off_policy', 'dqn', 'ppo', 'td3', or a "
-            "class of your own as 'package.module:Class', got 'a2c'\n",
+            "players.host.algorithm.name: expected one of 'sac', 'td3_bc', 'on_policy', 'off_policy', 'dqn', 'ppo', "
+            "'td3', or a class of your own as 'package.module:Class', got 'a2c'\n",
         ),
         (
             "players.host.algorithm.gamma=0,98",

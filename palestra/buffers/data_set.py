@@ -11,7 +11,7 @@ from torch import Tensor
 
 from palestra.buffers.packed import num_rows
 from palestra.buffers.replay import PIECE, ReplayBuffer, ReplayConfig, UniformReplayConfig
-from palestra.config import Config, Fraction, InBranch, NonEmptyStr, NonNegativeInt, PositiveInt, check
+from palestra.config import Config, ConfigError, Fraction, InBranch, NonEmptyStr, NonNegativeInt, PositiveInt, check
 
 Columns = list[NonEmptyStr]
 
@@ -101,6 +101,7 @@ class DataSetReplay(ReplayBuffer):
         self.data: ReplayBuffer | None = None
         self.held_out: dict[str, Tensor] | None = None
         self.num_drawn = 0
+        self._has_played = False  # else asking for own rows would wait for a GPU
 
     def take(self, rows: Mapping[str, Tensor], held_out: Mapping[str, Tensor] | None) -> None:
         """Take the rows of the file, on the CPU, which all are drawn from now on, and those that are held out."""
@@ -110,9 +111,12 @@ class DataSetReplay(ReplayBuffer):
         for first in range(0, num, PIECE):
             piece = {name: value[first : first + PIECE] for name, value in rows.items()}
             self.data.add(piece, torch.ones(num_rows(piece), dtype=torch.bool))
-        self.data.time_log = self.time_log
         if held_out is not None:
             self.held_out = {name: value.to(self.device) for name, value in held_out.items()}
+
+    def take_over(self, before: "DataSetReplay") -> None:
+        """Take the rows of the file from a buffer in whose place this one comes."""
+        self.data, self.held_out = before.data, before.held_out
 
     @property
     def is_empty(self) -> bool:
@@ -124,13 +128,15 @@ class DataSetReplay(ReplayBuffer):
         return 0.0 if self.data is None else self.num_drawn / len(self.data)
 
     def add(self, rows: Mapping[str, Tensor], valid: Tensor) -> None:
-        """Append own rows, as any buffer does. Raises ValueError if they lack an entry of the file's rows."""
+        """Append own rows, as any buffer does. Raises ConfigError if they lack an entry of the file's rows."""
         assert self.data is not None
         if "legal" in self.data._kinds and "legal" not in rows:
             rows = {**rows, "legal": torch.ones_like(rows["next_legal"])}
         if missing := [name for name in self.data._kinds if name not in rows]:
-            raise ValueError(f"expected own rows with the entries of the data, got some without {', '.join(missing)}")
+            told = f"expected columns of what the player's own play has, too, but that has no {', '.join(missing)}"
+            raise ConfigError.at("replay_buffer.columns", told)
         super().add({name: rows[name] for name in self.data._kinds}, valid)
+        self._has_played = True
 
     def _allocate(self, rows: Mapping[str, Tensor]) -> None:
         """As in the base, with the rows' words in the order of the file's, because a batch has both."""
@@ -141,7 +147,8 @@ class DataSetReplay(ReplayBuffer):
         if self.data is None:
             raise ValueError("expected the rows of the file before sampling, got none")
         data, num = self.data, batch_size
-        if not super().is_empty:
+        data.time_log = self.time_log
+        if self._has_played and not super().is_empty:
             num = round(self.config.share_of_data * batch_size)
         data.num_samples, self.num_drawn = self.num_samples, self.num_drawn + num
         if num == 0:
@@ -173,4 +180,5 @@ class DataSetReplay(ReplayBuffer):
                 expected = f"expected a capacity of at least {state['num_added']}, as there are own rows"
             raise ValueError(f"{expected}, got {self.capacity}")
         super().load_state_dict(state)
+        self._has_played = state["num_added"] > 0
         self.num_drawn = state["num_drawn"]

@@ -61,6 +61,8 @@ def read_set(path: str, ratio: int) -> tuple[list[str], str, Callable[[str], Arr
                     got = f"{len(values)} values ({values.dtype}) of {leaf.column!r} in an episode of {steps} steps"
                     raise ValueError(f"{got}, number {len(found.get(leaf.column, ()))}")
                 found.setdefault(leaf.column, []).append(values)
+        if not found:
+            raise ValueError("no episodes")
         arrays = {column: np.concatenate(each) for column, each in found.items()}
     lengths = np.array(list(map(len, found["reward"])))
     last = (lengths + 1).cumsum() - 1  # observations of episodes, which have one more than steps
@@ -178,7 +180,10 @@ def _hdf5_episodes(files: Files, about: Mapping[str, Any], leaves: Sequence[Leaf
                 if stored.external or stored.is_virtual:
                     raise ValueError(f"{stored.name} in other files")
                 require_room(wanted := wanted + stored.size * stored.dtype.itemsize, len(content), ratio)
-                values = stored[()]
+                values = np.empty(stored.size, dtype=object) if stored.dtype.kind == "O" else stored[()]
+                for index in range(stored.size if stored.dtype.kind == "O" else 0):  # each as long as it likes
+                    values[index] = stored[index]
+                    require_room(wanted := wanted + np.asarray(values[index]).nbytes, len(content), ratio)
                 episode.append(_as_stored(values, leaf.shape, len(leaf.shape) > 1 and values.ndim < 3))
             yield episode
 
@@ -188,7 +193,11 @@ def _arrow_episodes(files: Files, about: Mapping[str, Any], leaves: Sequence[Lea
     for number in range(about["total_episodes"]):
         content = files[f"{number}/part-0.{about['data_format']}"]
         if about["data_format"] == "arrow":
-            table = import_module("pyarrow.ipc").open_file(content).read_all()
+            stream, batches, size = import_module("pyarrow.ipc").open_file(content), [], 0
+            for index in range(stream.num_record_batches):
+                batches.append(stream.get_batch(index))
+                require_room(size := size + batches[-1].nbytes, len(content), ratio)
+            table = arrow.Table.from_batches(batches)
             table.validate(full=True)
         else:
             table = arrow.Table.from_batches([*read_parquet(content, ratio)[1]])

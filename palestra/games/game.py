@@ -363,8 +363,9 @@ class TensorGame(Game):
 
     def settle(self, role: str, observation: Observation) -> None:
         if self.observation_transform is not None:
-            num = len(next(iter(observation.values())))
-            self.observation_transform(role, observation, torch.ones(num, dtype=torch.bool, device=self.device))
+            here = {name: value.to(self.device) for name, value in observation.items()}
+            every = torch.ones(len(next(iter(here.values()))), dtype=torch.bool, device=self.device)
+            self.observation_transform(role, here, every)
 
     def view(self, state: State, role: str, observes: Observes) -> Observation:
         """Return what a policy that sits in a role gets: the state, the role's observation, or nothing."""

@@ -67,8 +67,10 @@ class RunningStatistics(ABC):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.load_own_state(state)
         if self.common is not None and self.added is not None:
-            self.common.load_own_state(state["common"])
-            self.added.load_own_state(state["added"])
+            self.common.load_own_state(state.get("common", state))  # a branch may begin to share here
+            self.added = self.fresh()
+            if "added" in state:
+                self.added.load_own_state(state["added"])
 
 
 class ObservationNormalizationConfig(Config):

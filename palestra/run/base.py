@@ -134,6 +134,10 @@ class BaseRunConfig(Config):
             message = f"expected a divisor of num_replicas = {replicas}, got {processes}"
             yield ConfigErrorItem("execution.num_processes", message)
 
+    def axis(self) -> str:
+        """Return the counter over which its curves go."""
+        return self.axes[0]
+
     @classmethod
     def steps(cls) -> tuple[str, ...]:
         """Return the counters that tell two moments of a run apart."""

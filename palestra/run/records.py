@@ -92,7 +92,7 @@ class RunRecords:
     def feed(self, recorders: Mapping[str, Recorder]) -> None:
         """Hand all records, past and future, to recorders."""
         self._note_unfiled(list(recorders))
-        card = RunCard(self.folder.path, flat_params(self.config.model_dump()), self.config.axes[0])
+        card = RunCard(self.folder.path, flat_params(self.config.model_dump()), self.config.axis())
         self.feeds = [Feed(name, recorder, card, self.folder.records) for name, recorder in recorders.items()]
 
     def finish(self, status: Status) -> None:
@@ -144,8 +144,8 @@ class RunRecords:
 
         If the disk refuses, this is reported once, and the records wait in memory.
         """
-        at = record[self.config.axes[0]]
-        counted = (self.config.axes[0], "opt_steps", "stages")
+        at = record[self.config.axis()]
+        counted = (self.config.axis(), "opt_steps", "stages")
         step = "-".join(str(record[name]) for name in counted if name in record)
         record = file_media(record, lambda name, media: self._file(f"{name}-{step}{media.suffix}", media))
         was_waiting = self.jsonl.is_waiting

@@ -275,7 +275,7 @@ class Run:
         if self.config.output.save is not None:
             files["checkpoints"] = folder.checkpoints.path
         try:
-            if with_plot and (picture := plot_scores(self.records.read(), self.config.axes[0])) is not None:
+            if with_plot and (picture := plot_scores(self.records.read(), self.config.axis())) is not None:
                 folder.root.write(plot.name, picture)
                 files["plot"] = plot
         except OSError as error:

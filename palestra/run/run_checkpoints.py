@@ -139,7 +139,7 @@ class RunCheckpoints:
 
         is_finished: whether the run is.
         """
-        if all(buffer.is_empty for buffer in buffers.values()):
+        if not any(map(len, buffers.values())):
             return False
         which = self.run.config.output.replay_in_checkpoints
         return which == "none" or (which == "resumable" and is_finished)
@@ -236,7 +236,7 @@ class RunCheckpoints:
         if loaded is not None:
             self.stands_on = loaded.manifest.number
             self.number = self.stands_on - (not loaded.manifest.is_due)
-            step = loaded.counters[self.run.config.axes[0]]
+            step = loaded.counters[self.run.config.axis()]
             length = beginning_of(records.jsonl.file, loaded.records).length
             fault = self.stored.fault_of_records(loaded, records.jsonl.file, records.jsonl.path)
             if fault is not None:

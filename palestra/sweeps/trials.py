@@ -128,7 +128,7 @@ class OwnedTrial(SeedRuns[TrialRun]):
     ) -> None:
         self.study, self.sweep, self.number, self.lock = study, sweep, number, lock
         config, place = config_of_runs(data, sweep), folder.trial(place_of(study.trial(number)))
-        self.unit = config.axes[0] if sweep.budget.total is None else sweep.budget.total.unit
+        self.unit = config.axis() if sweep.budget.total is None else sweep.budget.total.unit
         paths = {seed: place.path / f"seed-{seed}" for seed in sweep.seeds}
         runs = [TrialRun(path, seed, Watched(path, config, sweep.objective), self.unit) for seed, path in paths.items()]
         super().__init__(place, "config.yml", config, runs)

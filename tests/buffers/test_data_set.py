@@ -8,7 +8,7 @@ from torch import Tensor
 
 from palestra.buffers.data_set import DataSetReplay, DataSetReplayConfig
 from palestra.buffers.replay import ReplayBuffer, UniformReplayConfig
-from palestra.config import check
+from palestra.config import ConfigError, check
 
 CPU = torch.device("cpu")
 COLUMNS = {
@@ -118,9 +118,7 @@ def test_a_batch_has_its_share_of_the_data_and_every_row_of_a_memory_is_equally_
     assert buffer.passes == 14_000 / 700
     assert chisquare(counts[:700]).pvalue > 1e-4
     assert chisquare(counts[700:]).pvalue > 1e-4
-    with pytest.raises(
-        ValueError, match=r"own rows with the entries of the data, got some without observation\.frames"
-    ):
+    with pytest.raises(ConfigError, match=r"replay_buffer\.columns: .*own play has, too, but that has no observation"):
         buffer.add({name: value for name, value in rows_of(OWN, 4).items() if "frames" not in name}, torch.ones(4) > 0)
 
 

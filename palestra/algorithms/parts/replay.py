@@ -90,7 +90,9 @@ class LearnsByReplay(Algorithm):
         """
         assert isinstance(self.buffer, DataSetReplay)
         learned, others = (self._made_of(recorded.at(each.nonzero()[:, 0])) for each in (~held_out, held_out))
-        spread = torch.linspace(0, len(others["reward"]) - 1, min(len(others["reward"]), MOST_HELD_OUT)).long()
+        spread = torch.linspace(
+            0, len(others["reward"]) - 1, min(len(others["reward"]), MOST_HELD_OUT), dtype=torch.float64
+        ).long()
         self.buffer.take(learned, {name: value[spread] for name, value in others.items()} if len(spread) else None)
 
     def _made_of(self, recorded: Transitions) -> dict[str, Tensor]:
@@ -109,7 +111,8 @@ class LearnsByReplay(Algorithm):
 
     def terms_of_data(self) -> dict[str, float]:
         """Return what a record says of recorded play from which the player learns: {} where there is none."""
-        return {"data_passes": self.buffer.passes} if isinstance(self.buffer, DataSetReplay) else {}
+        num = 1 if self.player.replica is None else self.player.replica.num  # each draws as many rows
+        return {"data_passes": num * self.buffer.passes} if isinstance(self.buffer, DataSetReplay) else {}
 
     def remember(self, experience: Transitions) -> None:
         """Add the rows of a roll-out of the player to the buffer."""

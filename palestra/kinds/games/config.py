@@ -142,6 +142,9 @@ class RunConfig(EvaluatedRunConfig):
     output: OutputConfig
     """what is shown and stored; it changes no bit of the results"""
 
+    def axis(self) -> str:
+        return self.axes[0] if any(map(self.plays, self.learners())) else "opt_steps"
+
     def are_scores_known(self) -> bool:
         of_evaluations = (part for each in self.evaluations for part in (each.game, getattr(each, "played_by", None)))
         return not any(map(has_unread, (self.game, *of_evaluations)))
@@ -215,7 +218,7 @@ class RunConfig(EvaluatedRunConfig):
     def plays(self, player: str) -> bool:
         """Whether a learning player plays in worlds of its own; else it learns from recorded play alone."""
         data, algorithm = self.data_set_of(player), self.players[player].algorithm  # type: ignore[union-attr]
-        return data is None or getattr(algorithm, "rollout_length", None) is not None
+        return data is None or getattr(algorithm, "rollout_length", 0) is not None
 
     def learning_keys(self) -> list[str]:
         return [f"players.{name}" for name in self.learners()]

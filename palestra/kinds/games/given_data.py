@@ -7,9 +7,12 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from palestra.algorithms.parts.action_heads import SAMPLED
 from palestra.algorithms.parts.replay import LearnsByReplay
 from palestra.buffers.data_set import DataSetReplay, HeldOutConfig
-from palestra.config import ConfigError, below
+from palestra.config import ConfigError, below, check
+from palestra.data.columns import require_same_files
+from palestra.games import OneGame
 from palestra.games.game import Game
 from palestra.kinds.games.config import RunConfig
 from palestra.kinds.games.recorded import RecordedPlay, read_play
@@ -55,7 +58,9 @@ def give_data(player: Player, game: Game, config: RunConfig) -> RecordedPlay | N
     buffer, path = player.replay_buffer, f"players.{player.name}.algorithm"
     if not isinstance(buffer, DataSetReplay):
         return None
-    assert isinstance(player.algorithm, LearnsByReplay)
+    if not isinstance(player.algorithm, LearnsByReplay):
+        message = "expected another one (data_set is for algorithms that derive from LearnsByReplay), got 'data_set'"
+        raise ConfigError.at(f"{path}.replay_buffer.name", message)
     with below(path), memory_needed("replay_buffer.file"):
         recorded = read_play(buffer.config, game, player.roles[0])
         held_out = held_out_rows(buffer.config.held_out, recorded.episode)
@@ -70,6 +75,7 @@ def give_data(player: Player, game: Game, config: RunConfig) -> RecordedPlay | N
         observation=_transformed(game, role, rows.observation),
         next_observation=_transformed(game, role, rows.next_observation),
         reward=rows.reward if clip is None else rows.reward.clamp(-clip, clip),
+        extras={name: value for name, value in rows.extras.items() if name != SAMPLED},  # of another policy
         always_legal=rows.always_legal and game.always_legal,
     )
     with memory_needed(f"{path}.replay_buffer.file"):
@@ -94,6 +100,32 @@ def held_out_rows(config: HeldOutConfig | None, episode: Tensor) -> Tensor:
 def _transformed(game: Game, role: str, observation: dict[str, Tensor]) -> dict[str, Tensor]:
     found = game.transformed(role, {name: value.to(game.device) for name, value in observation.items()})
     return {name: value.cpu() for name, value in found.items()}
+
+
+def require_same_data_files(before: Mapping[str, str], now: Mapping[str, RecordedPlay]) -> None:
+    """Raise ConfigError if a file has changed since the run began. before: the SHA-256 by path, as in run.json."""
+    for name, play in now.items():
+        with below(f"players.{name}.algorithm.replay_buffer.file"):
+            require_same_files(before, play.files)
+
+
+def require_same_spaces(before: Mapping[str, Any], config: Any, game: Game) -> None:
+    """Raise ConfigError if a game does not fit in the place of `spaces`, in which players have learned.
+
+    before: the config of `spaces`. config: that of the game.
+    """
+    stored: Any = check({"game": before}, OneGame).game
+    spaces = stored.build(game.device, "torch")
+    for what, was, now in (
+        ("observations", spaces.spaces, game.spaces),
+        ("actions", spaces.action_spaces, game.action_spaces),
+    ):
+        if dict(was) != dict(now):
+            raise ConfigError.at("game", f"expected the {what} of `spaces`, {was}, got {now}")
+    for key in ("normalize", "clip"):
+        before_it, here = (getattr(each.observation, key) for each in (stored, config))
+        if before_it != here:
+            raise ConfigError.at(f"game.observation.{key}", f"expected {before_it}, as with `spaces`, got {here}")
 
 
 def require_same_data(before: Mapping[str, Mapping[str, str]], now: Mapping[str, RecordedPlay]) -> None:

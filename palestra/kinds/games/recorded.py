@@ -31,6 +31,7 @@ KNOWN = {  # columns of our own files, of which Minari's sets have the names, to
     "legal": ("legal",),
     "next_legal": ("next_legal",),
 }
+ROUNDING = 1e-6
 WORDS = {"True": 1.0, "False": 0.0, "true": 1.0, "false": 0.0}  # of flags in tables
 Array = np.ndarray[Any, Any]
 
@@ -42,7 +43,7 @@ class RecordedPlay:
     rows: M transitions in the order of time, on the CPU, each of them valid; the last one of an episode has terminated
     or is truncated. Observations are the game's own (`Game.transformed` makes of them what players get). episode: int64
     (M,), the number of each row's episode: 0, 1, ... num_left_out: rows of the file that are not used, because their
-    next observation is lost. files: the SHA-256 of the file, by its path. returns, lengths: float32 and int64 (E,), the
+    next observation is lost. files: the SHA-256 of the file, by its path. returns, lengths: float64 and int64 (E,), the
     rewards and rows of each episode that the file has, with those that are left out.
     """
 
@@ -83,7 +84,7 @@ def find_columns(path: str, game: Game | None, role: str, named: Sequence[str] =
     lists = {key: None if (name := found[key]) is None else [name] for key in ("action", "legal", "next_legal")}
     lists["action"] = lists["action"] or [each for each in names if each.startswith("action.")]
     observations = {key: entries(key) or None for key in ("observation", "next_observation")}
-    columns = {**found, **lists, **observations, "extras": parts("extras")}
+    columns = {**found, **lists, **observations, "extras": {}}  # own play need not have those of the file
     if missing := [key for key in ("observation", "action", "reward") if not columns[key] and key not in named]:
         told = f"expected columns of {path} whose names tell {', '.join(missing)}, got {', '.join(names):.300}"
         raise ConfigError.at("replay_buffer.columns", f"{told}; name them, as replay_buffer.columns.reward=NAME")
@@ -151,7 +152,7 @@ class _Rows:
             episode=torch.from_numpy((is_used.cumsum() - 1)[episode]),
             num_left_out=num - len(rows),
             files={self.config.file: self.file.sha256},
-            returns=torch.from_numpy(np.bincount(self.episode, reward)[is_used]).float(),
+            returns=torch.from_numpy(np.bincount(self.episode, reward)[is_used]),
             lengths=torch.from_numpy(np.bincount(self.episode)[is_used]),
         )
 
@@ -220,7 +221,12 @@ class _Rows:
         values = self.shaped(self.joined(self.columns.action, path), path, tuple(shape), space.shape)
         typed = torch.from_numpy(self.typed(values, space.dtype, path))
         found = outside.choose(typed.to(device)).to("cpu", space.dtype).view(self.num, *space.shape)
-        what = "legal actions" if not isinstance(space, Box) else f"actions between {space.low} and {space.high}"
+        what = "legal actions"
+        if isinstance(space, Box):
+            what = f"actions between {space.low} and {space.high}"
+            low, high = (torch.tensor(each) for each in (space.low, space.high))
+            bounded = found.clamp(low, high)  # what was scaled to the bounds may lie beyond them by a rounding
+            found = torch.where((found - bounded).abs() <= ROUNDING * bounded.abs(), bounded, found)
         self.require(is_legal(found, space, legal).numpy(), path, what, values)
         return found
 
@@ -237,7 +243,7 @@ class _Rows:
     def joined(self, names: Columns, path: str, over: Array | None = None, words: Mapping[str, float] = {}) -> Array:
         """Return a column, or several as one vector (N, ...), of finite numbers.
 
-        over: rows in which numbers may lack; they get those of another row. words: which stand for numbers.
+        over: rows in which numbers may lack; they get zeros. words: which stand for numbers.
         """
         found = []
         if not names:
@@ -255,7 +261,7 @@ class _Rows:
         joined = np.concatenate([each.reshape(self.num, -1) for each in found], axis=1) if found[1:] else found[0]
         if over is not None and joined.dtype.kind == "f" and not np.isfinite(joined).all():
             lacks, joined = over & ~np.isfinite(joined).reshape(self.num, -1).all(axis=1), joined.copy()
-            joined[lacks] = joined[np.argmin(lacks)]
+            joined[lacks] = 0
         self.require_finite(joined, path, joined)
         return np.require(joined, requirements=["C", "W"])
 

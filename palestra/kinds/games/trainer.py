@@ -22,6 +22,7 @@ from palestra.algorithms.ppo import PPOConfig
 from palestra.algorithms.sac import SACConfig
 from palestra.algorithms.td3 import TD3Config
 from palestra.algorithms.turn import Turn
+from palestra.buffers.data_set import DataSetReplay
 from palestra.buffers.replay import ReplayBuffer
 from palestra.games.config import NotDeclared
 from palestra.games.info import InfoFields
@@ -30,7 +31,13 @@ from palestra.kinds.games.actors import ActedGame, ActorsLost, Here, Place, Ther
 from palestra.kinds.games.checks import check_algorithms, fault_of_players
 from palestra.kinds.games.config import RunConfig
 from palestra.kinds.games.descriptions import final_evaluations, turns_in_words, updates_in_words
-from palestra.kinds.games.given_data import GivenData, give_data, require_same_data
+from palestra.kinds.games.given_data import (
+    GivenData,
+    give_data,
+    require_same_data,
+    require_same_data_files,
+    require_same_spaces,
+)
 from palestra.kinds.games.imported_players import copy_players
 from palestra.kinds.games.parts import build_evaluations, build_parts, check_seat, warm_start
 from palestra.kinds.games.stored import StoredGames
@@ -80,6 +87,8 @@ class PendingMetrics:
         self.info = {player.name: Aggregates(statistics) for player in learners if config.info}
         self.fields: list[InfoFields] = []
         for player in learners if config.info else ():
+            if player.worlds is None:
+                continue
             self.fields.append(InfoFields(config.info, player.num_worlds, self.info[player.name]))
             if isinstance(player.worlds, SoloWorlds):  # else actors read
                 assert isinstance(player.worlds.world, EnvironmentWorld)
@@ -224,6 +233,8 @@ class Trainer(Training):
         with limited_threads(self.config.execution.num_threads):
             given = {player.name: give_data(player, self.game, self.config) for player in self.learners}
         self.recorded = {name: play for name, play in given.items() if play is not None}
+        if run.resumed:
+            require_same_data_files(run.folder.facts().data_files, self.recorded)
         run.beginnings += [GivenData.of(name, play) for name, play in self.recorded.items()]
         run.data_files = {path: sha256 for each in self.recorded.values() for path, sha256 in each.files.items()}
         self.has_statistics_in_common = self.config.actors is not None or not self.replica.is_alone
@@ -322,7 +333,10 @@ class Trainer(Training):
         role, nets = seat_and_nets(self.learners, role, nets)
         player = self.player_of(role)
         self.lockstep.keep_copy(role := first_role(self.config, player.name), nets)
+        before = player.replay_buffer
         config = take_nets(player, self.config, nets)
+        if isinstance(before, DataSetReplay) and isinstance(player.replay_buffer, DataSetReplay):
+            player.replay_buffer.take_over(before)
         self.run.config, self.parts = config, replace(self.parts, config=config)
         self.run.count_time_in(self.run.time_log, self.buffers())
         self.run.note_call(*calls_of({role: nets}))
@@ -590,8 +604,10 @@ class Trainer(Training):
         for name, player_state in state["players"].items():
             self.players[name].load_state_dict(player_state)
         for name, worlds in self.worlds.items():
-            if name in state["worlds"]:  # else the player begins to play here, in a branch
+            if name in state["worlds"]:
                 worlds.load_state_dict(state["worlds"][name])
+            else:  # the player begins to play here, in a branch
+                self.players[name].algorithm.forget_waiting()  # type: ignore[union-attr]
 
     def without_rows(self, state: dict[str, Any]) -> dict[str, Any]:
         """The state without rows. A turn that was not over begins anew, because its updates would find no rows."""
@@ -612,6 +628,7 @@ class Trainer(Training):
         turn = sum(name in learning for name in before[: state["turn"]])
         new = {"players": players, "turn": turn}
         if state["config"]["game"]["name"] != self.config.game.name:  # in place of `spaces`, which has no statistics
+            require_same_spaces(state["config"]["game"], self.config.game, self.game)
             new["game"] = self.game.state_dict()
         if self.config.actors is not None:
             new["collected"] = [name for name in state.get("collected", []) if name in learning]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from resuming import ask_to_leave, assert_same_bits, at_call, fit, records
-from torch import Tensor
+from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from palestra import load_player, make_trainer
@@ -34,6 +34,8 @@ from palestra.runtime.intervals import set_counts
 from palestra.scaling.states import equal
 from palestra.storage.facts import RunFacts
 from palestra.training.training import Training
+from tests.games.gym_worlds import gym_data
+from tests.test_gym_training import lone_agent
 
 Data = dict[str, Any]
 GAMES = {"dqn": "cartpole", "sac": "pendulum", "td3": "pendulum", "off_policy": "cartpole"}
@@ -297,6 +299,46 @@ def test_another_player_may_play_while_one_learns_from_recorded_play(make_config
     assert last["players"]["host"]["env_steps"] > 0 == last["players"]["agent"]["env_steps"]
     assert "episodes" in last["players"]["host"]
     assert "episodes" not in last["players"]["agent"]
+
+
+def test_networks_that_are_handed_over_learn_from_the_file_too() -> None:
+    record_play("play.npz", "cartpole")
+    trainer: Trainer = make_trainer(config_of("dqn", "play.npz", **NO_PLAY), run=Path("run"))
+    trainer.set_model(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)))
+    trainer.fit()
+    assert trainer.opt_steps == 24
+
+
+def test_what_another_policy_drew_before_it_was_squashed_is_not_taken_for_one_s_own() -> None:
+    record_play("play.npz", "pendulum")
+    stored = dict(np.load("play.npz"))
+    np.savez("play.npz", **stored, drawn=5 * stored["action"])
+    columns = {"sampled_action": ["drawn"]}
+    config = config_of("sac", "play.npz", replay_buffer={"columns": BUFFER["columns"] | {"extras": columns}}, **NO_PLAY)
+    buffer = make_trainer(config).learners[0].replay_buffer
+    assert isinstance(buffer, DataSetReplay)
+    assert buffer.data is not None
+    rows = buffer.data.rows(0, len(buffer.data))
+    assert "extras.sampled_action" not in rows
+    assert torch.equal(rows["action"], torch.from_numpy(stored["action"]))
+
+
+def test_a_branch_into_play_may_have_actors_where_the_game_is_the_same(make_config: Any) -> None:
+    config = lone_agent(make_config, gym_data(), {"stop.after": 8})
+    learns = config["players"]["agent"]["algorithm"]
+    rng, num = np.random.default_rng(0), 40
+    ((entry, space),) = make_trainer(config).game.spaces["agent"].items()
+    (width,) = space.shape
+    observations = {name: rng.normal(size=(num, width)).astype(np.float32) for name in ("observation", "next_observation")}
+    ends = {"terminated": np.arange(num) % 9 == 8, "truncated": np.zeros(num, dtype=bool)}
+    np.savez("play.npz", **observations, action=rng.integers(2, size=num), reward=np.ones(num), **ends)
+    named = {key: {entry: [key]} for key in observations}
+    learns |= NO_PLAY | {"replay_buffer": BUFFER | {"file": "play.npz", "columns": BUFFER["columns"] | named}}
+    fit(Path("apart"), config)
+    changes = ["players.agent.algorithm.rollout_length=2", "actors={num: 1, lag: 1}", "stop.after=12"]
+    played: Trainer = Trainer.branch("apart/checkpoints/latest", changes, Path("played"))
+    played.fit()
+    assert played.env_steps > 0
 
 
 # ---- the score by references ----------------------------------------------------------------------------------------
