@@ -58,12 +58,12 @@ def _whole_games() -> Data:
 
 
 def _images() -> Data:
-    learner = {"replay": "uniform", "transitions": "one step", "interval": "3"}
+    learner = {"replay": "uniform", "transitions": "one step", "interval": "3", "loss": "its own"}
     return _combined("off_policy", _environments("images", "discrete", "same_step") | learner)
 
 
 def _torchrl() -> Data:
-    learner = {"replay": "prioritized", "transitions": "one step", "interval": "1"}
+    learner = {"replay": "prioritized", "transitions": "one step", "interval": "1", "loss": "its own"}
     game = {"game": "classic control", "actions": "box", "observations": "as they are"}
     return _combined("off_policy", game | learner)
 

@@ -414,8 +414,8 @@ def test_what_is_not_as_it_was_is_named(
 ) -> None:
     with stopping_at(20):
         fit(tmp_path / "run", make_config({"output.display": "plain"}))
-    before = getattr(run_checkpoints, kind)()
-    monkeypatch.setattr(run_checkpoints, kind, lambda: before | {key: "another"})
+    before = getattr(palestra.run.run_checkpoints, kind)()
+    monkeypatch.setattr(palestra.run.run_checkpoints, kind, lambda: before | {key: "another"})
     capfd.readouterr()
     fit(tmp_path / "run")
     line = f"{kind}.{key} was {before[key]}, is another; equal bits are not promised"

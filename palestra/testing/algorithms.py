@@ -287,7 +287,7 @@ def _run_config(algorithm: Data, game: Data) -> Data:
 
 
 CANDIDATES: tuple[Any, ...] = (0.05, 2, 0.5, 1, 0, False, None, "a", [], {})
-BY_KEY = {"capacity": 256}  # of a replay buffer, which must hold a roll-out
+BY_KEY = {"capacity": 256, "rollout_length": 2}  # a replay buffer must hold a roll-out, and somebody must play
 NET = {"name": "mlp", "net_arch": [8], "activation": "tanh"}
 
 

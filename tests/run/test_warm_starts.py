@@ -172,7 +172,7 @@ def test_a_player_takes_the_body_into_every_network_that_fits(name: str, here: P
             path = f"{net}.{key}"
             assert torch.equal(value, expected.pop(path, cold.nets[net].state_dict()[key])), path
     assert expected == {}
-    (told,) = trainer.run.warm_starts
+    (told,) = trainer.run.beginnings
     assert (told.taken, told.left) == (fitting, left)
 
 
@@ -194,7 +194,7 @@ def test_a_policy_that_a_model_has_learned_plays_as_the_model_at_first(name: str
     assert actions.tolist() == best.tolist()
     cold = Trainer(balancing(make_config, CLONES[name], start())).players["agent"].predict(observations.numpy())[0]
     assert cold.tolist() != best.tolist()
-    assert trainer.run.warm_starts[0].taken[-1].startswith("the outputs of ")
+    assert trainer.run.beginnings[0].taken[-1].startswith("the outputs of ")
 
 
 def test_a_player_says_once_what_it_begins_with(here: Path, make_config: Any) -> None:

@@ -329,7 +329,9 @@ def test_a_branch_into_play_may_have_actors_where_the_game_is_the_same(make_conf
     rng, num = np.random.default_rng(0), 40
     ((entry, space),) = make_trainer(config).game.spaces["agent"].items()
     (width,) = space.shape
-    observations = {name: rng.normal(size=(num, width)).astype(np.float32) for name in ("observation", "next_observation")}
+    observations = {
+        name: rng.normal(size=(num, width)).astype(np.float32) for name in ("observation", "next_observation")
+    }
     ends = {"terminated": np.arange(num) % 9 == 8, "truncated": np.zeros(num, dtype=bool)}
     np.savez("play.npz", **observations, action=rng.integers(2, size=num), reward=np.ones(num), **ends)
     named = {key: {entry: [key]} for key in observations}
