@@ -16,8 +16,6 @@ from palestra.games.normalization import make_transform
 from palestra.games.spaces import ActionSpace, Box, Discrete, MultiDiscrete, Space
 from palestra.randomness import fold, random_floats, world_keys
 
-LONE_ROLE = "agent"  # of a first file, because recorded play names none
-
 
 class EntryConfig(Config):
     usual: ClassVar = {"padded": False}
