@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from PIL import Image
 
 from palestra.config.errors import ConfigError, MissingExtra
 from palestra.data.unfolding import UnfoldedError, read_parquet, require_room, stacked
@@ -218,9 +217,9 @@ def _as_stored(values: Any, shape: tuple[int, ...], is_coded: bool) -> Array:
     if not is_coded:
         return np.asarray(values).reshape(len(values), *shape)
     require_room(len(values) * prod(shape), sum(map(len, values)), 1000)
-    found = np.empty((len(values), *shape), dtype=np.uint8)
+    found, images = np.empty((len(values), *shape), dtype=np.uint8), import_module("PIL.Image")
     for place, picture in zip(found, values, strict=True):
-        with Image.open(io.BytesIO(bytes(picture)), formats=["JPEG"]) as image:
+        with images.open(io.BytesIO(bytes(picture)), formats=["JPEG"]) as image:
             if (image.height, image.width) != shape[:2]:
                 raise ValueError(f"{image.height} x {image.width} pixels of a picture of shape {shape}")
             place[...] = np.asarray(image)

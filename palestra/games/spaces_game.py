@@ -12,9 +12,12 @@ from palestra.config import ByKey, Config, ConfigError, NonEmptyStr, PositiveInt
 from palestra.data.columns import Column, ColumnsFile
 from palestra.games.config import TensorGameConfig
 from palestra.games.game import Kernel, Moved, Observation, State, TensorGame
+from palestra.games.gymnasium.game import GymnasiumGame
 from palestra.games.normalization import make_transform
 from palestra.games.spaces import ActionSpace, Box, Discrete, MultiDiscrete, Space
 from palestra.randomness import fold, random_floats, world_keys
+
+(LONE_ROLE,) = GymnasiumGame.roles  # of a first file, because recorded play names none
 
 
 class EntryConfig(Config):

@@ -29,9 +29,8 @@ from palestra.games.config import GameConfig, NotDeclared, without_environments
 from palestra.games.dialogue.game import AnyScenarioConfig
 from palestra.games.dialogue.protocols import AnyProtocolConfig
 from palestra.games.game import Game
-from palestra.games.gymnasium.game import GymnasiumGame
 from palestra.games.spaces import RoleSpaces
-from palestra.games.spaces_game import find_spaces
+from palestra.games.spaces_game import LONE_ROLE, find_spaces
 from palestra.kinds.games.config import AnyAlgorithm, RunConfig
 from palestra.kinds.games.recorded import find_columns
 from palestra.players import SCRIPTED, scripts_for
@@ -60,8 +59,7 @@ def starting_data(algorithm: str, said: Data, overrides: Sequence[str]) -> Data:
     """
     file, whose, named = _recorded_by(overrides)
     if file is not None and said["name"] == "spaces":
-        (role,) = GymnasiumGame.roles  # recorded play names none
-        said = find_spaces(read_columns(file), find_columns(file, None, role, named), role) | said
+        said = find_spaces(read_columns(file), find_columns(file, None, LONE_ROLE, named), LONE_ROLE) | said
     rules: Data = completed_part("game", said, overrides, OneGame)
     config: GameConfig = check({"game": rules}, OneGame).game
     game = config.build(torch.device("cpu"), "numba")

@@ -530,7 +530,10 @@ def test_other_kinds_of_columns_in_a_parquet_file_are_told() -> None:
     dates = pandas.date_range("2020", periods=40)
     pandas.DataFrame({"a": dates, "y": [0, 1] * 20, "b": [1, None] * 20}).to_parquet("data.parquet")
     sees = {"prover": ["a"], "verifier": []}
-    with pytest.raises(ConfigError, match=r"sees.prover.0: expected numbers or texts in the column 'a', got timestamp"):
+    with pytest.raises(
+        ConfigError,
+        match=r"sees.prover.0: expected numbers, texts or lists of numbers in the column 'a', got timestamp",
+    ):
         made(file="data.parquet", sees=sees, categorical=[])
     with pytest.raises(ConfigError, match=r"expected finite numbers in the column 'b', got none or nan in row 1 "):
         made(file="data.parquet", sees=sees | {"prover": ["b"]}, categorical=[])
