@@ -60,6 +60,6 @@ DATA = [
         ("(terminated | truncated)[:-1] | self.changes()", "terminated[:-1] | self.changes()"),
         ("(is_used.cumsum() - 1)[episode]", "episode"),
         ("self.require(is_legal(found, space, legal).numpy(), path, what, values)", "pass"),
-        ("joined[lacks] = joined[np.argmin(lacks)]", "pass"),
+        ("joined[lacks] = 0", "joined[lacks] = np.nan"),
     ),
 ]
