@@ -6,12 +6,15 @@ The training hands over the rows, which no checkpoint holds; those of the ring a
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from palestra.buffers.packed import num_rows
 from palestra.buffers.replay import PIECE, ReplayBuffer, ReplayConfig, UniformReplayConfig
 from palestra.config import Config, ConfigError, Fraction, InBranch, NonEmptyStr, NonNegativeInt, PositiveInt, check
+from palestra.randomness import U_GAMMA, mix
+from palestra.runtime.compiling import njit
 
 Columns = list[NonEmptyStr]
 
@@ -157,17 +160,26 @@ class DataSetReplay(ReplayBuffer):
             self.num_samples += 1
             return data.sample(batch_size)
         with self.time_log.during("memory"):
-            batch, of_data = self._preallocated(self._drawn, batch_size), data._preallocated(data._drawn, batch_size)
-            self.draw(batch.places)
-            data.draw(of_data.places)
+            batch = self._preallocated(self._drawn, batch_size)
+            if self._on_cpu:
+                _draw(self.key, self.num_samples, len(data), len(self), num, batch.places.numpy())
+            else:
+                self.draw(batch.places)
+                data.draw(theirs := torch.empty_like(batch.places))
+                batch.places[:num] = theirs[:num]
             self.num_samples += 1
-            images = {} if self._planes is None else self._planes.empty_images(batch_size)
-            for buffer, places, part in ((data, of_data.places, slice(num)), (self, batch.places, slice(num, None))):
-                torch.index_select(buffer._words, 0, places[part], out=batch.words[part])
-                if buffer._planes is not None:
+            shares = (data, slice(num)), (self, slice(num, None))
+            for memory, part in shares:
+                torch.index_select(memory._words, 0, batch.places[part], out=batch.words[part])
+            rows = batch.rows
+            if self._planes is not None:
+                images = self._planes.empty_images(batch_size)
+                for memory, part in shares:
+                    assert memory._planes is not None
                     slots = {name: value[part] for name, value in batch.rows.items()}
-                    buffer._planes.with_images(slots, {name: value[part] for name, value in images.items()})
-            return {name: value.to(self.device) for name, value in (batch.rows | images).items()}
+                    memory._planes.with_images(slots, {name: value[part] for name, value in images.items()})
+                rows = rows | images
+            return rows if self.home == self.device else {name: value.to(self.device) for name, value in rows.items()}
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"num_drawn": self.num_drawn, "capacity": self.capacity}
@@ -182,3 +194,13 @@ class DataSetReplay(ReplayBuffer):
         super().load_state_dict(state)
         self._has_played = state["num_added"] > 0
         self.num_drawn = state["num_drawn"]
+
+
+@njit()
+def _draw(key: int, num_samples: int, high: int, high_of_own: int, num: int, places: np.ndarray) -> None:
+    """Draw as a uniform buffer does, with `high` for the first `num` places and `high_of_own` for the others."""
+    state = mix(np.uint64(key) + np.uint64(num_samples + 1) * U_GAMMA)
+    for i in range(len(places)):
+        state += U_GAMMA
+        of_memory = np.uint64(high if i < num else high_of_own)
+        places[i] = np.int64((mix(state) >> np.uint64(33)) * of_memory >> np.uint64(31))

@@ -24,7 +24,7 @@ TRAINING = [
         ),
         ("data.num_samples, self.num_drawn = self.num_samples, self.num_drawn + num", "self.num_drawn += num"),
         ("round(self.config.share_of_data * batch_size)", "int(self.config.share_of_data * batch_size) + 1"),
-        ("(self, batch.places, slice(num, None))", "(self, batch.places, slice(None, batch_size - num))"),
+        ("high if i < num else high_of_own", "high"),
         ('        self.num_drawn = state["num_drawn"]', "        pass"),
         (
             "            self.num_samples += 1\n            return data.sample(batch_size)",
