@@ -1,0 +1,1 @@
+"""Learning from recorded play, beside d3rlpy: what is learned, and how fast."""
