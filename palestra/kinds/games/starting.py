@@ -227,15 +227,11 @@ def named_game(name: str, words: Sequence[str], shipped: Mapping[str, Path]) -> 
 
 
 def _tuned(algorithm: str, game: Mapping[str, Any], shipped: Mapping[str, Path]) -> Path | None:
-    """Return the shipped config of an algorithm for a game, if there is one: by the game, else by its own name.
-
-    By the game it is none that wants a file of recorded play.
-    """
+    """Return the shipped config of an algorithm for a game, if there is one: by the game, else by its own name."""
     if not _is_game(game):
         return shipped.get(f"{algorithm}-{game['name']}")
-    own = [path for stem, path in shipped.items() if stem.split("-")[0] == algorithm]
-    playing = (path for path in own if "name: data_set" not in path.read_text())
-    return next((path for path in playing if game == {key: load_yaml(path)["game"].get(key) for key in game}), None)
+    own = (path for stem, path in shipped.items() if stem.split("-")[0] == algorithm)
+    return next((path for path in own if game == {key: load_yaml(path)["game"].get(key) for key in game}), None)
 
 
 def _is_game(game: Mapping[str, Any]) -> bool:
