@@ -325,17 +325,12 @@ def test_what_another_policy_drew_before_it_was_squashed_is_not_taken_for_one_s_
 
 def test_a_branch_into_play_may_have_actors_where_the_game_is_the_same(make_config: Any) -> None:
     config = lone_agent(make_config, gym_data(), {"stop.after": 8})
+    fit(Path("first"), config)
+    done = CliRunner().invoke(app, ["data", "collect", "first", "play.npz", "--rows", "40"])
+    assert done.exit_code == 0, done.output
+    columns = find_columns("play.npz", make_trainer(config).game, "agent")
     learns = config["players"]["agent"]["algorithm"]
-    rng, num = np.random.default_rng(0), 40
-    ((entry, space),) = make_trainer(config).game.spaces["agent"].items()
-    (width,) = space.shape
-    observations = {
-        name: rng.normal(size=(num, width)).astype(np.float32) for name in ("observation", "next_observation")
-    }
-    ends = {"terminated": np.arange(num) % 9 == 8, "truncated": np.zeros(num, dtype=bool)}
-    np.savez("play.npz", **observations, action=rng.integers(2, size=num), reward=np.ones(num), **ends)
-    named = {key: {entry: [key]} for key in observations}
-    learns |= NO_PLAY | {"replay_buffer": BUFFER | {"file": "play.npz", "columns": BUFFER["columns"] | named}}
+    learns |= NO_PLAY | {"replay_buffer": BUFFER | {"file": "play.npz", "columns": columns}}
     fit(Path("apart"), config)
     changes = ["players.agent.algorithm.rollout_length=2", "actors={num: 1, lag: 1}", "stop.after=12"]
     played: Trainer = Trainer.branch("apart/checkpoints/latest", changes, Path("played"))
