@@ -38,7 +38,7 @@ TRAINING = [
         ("rows.at((~held_out).nonzero()[:, 0]).observation", "rows.observation"),
         ("        next_observation=_transformed(game, role, rows.next_observation),\n", ""),
         ("order[:num_held_out]", "order[num_held_out:]"),
-        ("        if is_now != was:", "        if False:"),
+        ("data.sha256)) != data.sha256:", "data.sha256)) is None:"),
         ("if not 0 < num_held_out < num:", "if False:"),
     ),
     *mutants(
@@ -52,7 +52,7 @@ TRAINING = [
         GIVEN,
         ('            if name in state["worlds"]:', "            if True:"),
         ('            new["game"] = self.game.state_dict()', "            pass"),
-        ('        require_same_data(state.get("files", {}), self.recorded)\n', ""),
+        ('        require_same_data(state.get("files", {}), self.given_data)\n', ""),
     ),
     *mutants(
         "games/game.py",

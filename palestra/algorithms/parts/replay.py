@@ -79,10 +79,6 @@ class LearnsByReplay(Algorithm):
         )
         player.replay_buffer = self.buffer
 
-    @property
-    def plays(self) -> bool:
-        return self.config.rollout_length is not None
-
     def take_data(self, recorded: Transitions, held_out: Tensor) -> None:
         """Take recorded decisions of the player, in the order of time, as a buffer with a data set wants them.
 
@@ -90,9 +86,8 @@ class LearnsByReplay(Algorithm):
         """
         assert isinstance(self.buffer, DataSetReplay)
         learned, others = (self._made_of(recorded.at(each.nonzero()[:, 0])) for each in (~held_out, held_out))
-        spread = torch.linspace(
-            0, len(others["reward"]) - 1, min(len(others["reward"]), MOST_HELD_OUT), dtype=torch.float64
-        ).long()
+        num = len(others["reward"])
+        spread = torch.linspace(0, num - 1, min(num, MOST_HELD_OUT), dtype=torch.float64).long()
         self.buffer.take(learned, {name: value[spread] for name, value in others.items()} if len(spread) else None)
 
     def _made_of(self, recorded: Transitions) -> dict[str, Tensor]:
@@ -105,7 +100,7 @@ class LearnsByReplay(Algorithm):
 
     def roll_out(self, turn: Turn) -> None:
         """Play, and add the roll-out to the buffer, unless the player learns from recorded play alone."""
-        if self.plays:
+        if self.config.rollout_length is not None:
             for _ in turn.once("roll_out"):
                 self.remember(turn.collect(self.config.rollout_length))
 

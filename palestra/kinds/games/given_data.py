@@ -1,6 +1,6 @@
 """Hands recorded play to the players who learn from it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
@@ -36,6 +36,7 @@ class GivenData:
 
     @classmethod
     def of(cls, player: str, play: RecordedPlay) -> Self:
+        """Describe the play, whose rows may then be freed."""
         [(file, sha256)] = play.files.items()
         numbers = len(play.rows.valid), len(play.returns), play.num_left_out
         return cls(player, file, sha256, *numbers, describe(play.returns), describe(play.lengths))
@@ -49,7 +50,7 @@ class GivenData:
         return {"kind": "data_set", **asdict(self)}
 
 
-def give_data(player: Player, game: Game, config: RunConfig) -> RecordedPlay | None:
+def give_data(player: Player, game: Game, config: RunConfig) -> GivenData | None:
     """Read the recorded play from which a player learns, and give its rows to the player, as it observes them.
 
     Running statistics of the game become those of the rows that are not held out. None if it learns from none. Raises
@@ -80,7 +81,7 @@ def give_data(player: Player, game: Game, config: RunConfig) -> RecordedPlay | N
     )
     with memory_needed(f"{path}.replay_buffer.file"):
         player.algorithm.take_data(rows, held_out)
-    return recorded
+    return GivenData.of(player.name, recorded)
 
 
 def held_out_rows(config: HeldOutConfig | None, episode: Tensor) -> Tensor:
@@ -102,11 +103,11 @@ def _transformed(game: Game, role: str, observation: dict[str, Tensor]) -> dict[
     return {name: value.cpu() for name, value in found.items()}
 
 
-def require_same_data_files(before: Mapping[str, str], now: Mapping[str, RecordedPlay]) -> None:
+def require_same_data_files(before: Mapping[str, str], now: Iterable[GivenData]) -> None:
     """Raise ConfigError if a file has changed since the run began. before: the SHA-256 by path, as in run.json."""
-    for name, play in now.items():
-        with below(f"players.{name}.algorithm.replay_buffer.file"):
-            require_same_files(before, play.files)
+    for data in now:
+        with below(f"players.{data.player}.algorithm.replay_buffer.file"):
+            require_same_files(before, {data.file: data.sha256})
 
 
 def require_same_spaces(before: Mapping[str, Any], config: Any, game: Game) -> None:
@@ -128,14 +129,13 @@ def require_same_spaces(before: Mapping[str, Any], config: Any, game: Game) -> N
             raise ConfigError.at(f"game.observation.{key}", f"expected {before_it}, as with `spaces`, got {here}")
 
 
-def require_same_data(before: Mapping[str, Mapping[str, str]], now: Mapping[str, RecordedPlay]) -> None:
+def require_same_data(before: Mapping[str, str], now: Iterable[GivenData]) -> None:
     """Raise ConfigError if players learn from other bytes than before, wherever these lie.
 
-    before: the SHA-256 of the files of each player, by path, as a checkpoint holds them.
+    before: the SHA-256 of the file of each player, as a checkpoint holds them.
     """
-    for name in before.keys() & now.keys():
-        [(path, is_now)], [was] = now[name].files.items(), before[name].values()
-        if is_now != was:
-            expected = f"expected {path!r} with the content that the run began with (SHA-256 {was[:12]}...)"
-            message = f"{expected}, got another one ({is_now[:12]}...); put that file back, or begin a new run"
-            raise ConfigError.at(f"players.{name}.algorithm.replay_buffer.file", message)
+    for data in now:
+        if (was := before.get(data.player, data.sha256)) != data.sha256:
+            expected = f"expected {data.file!r} with the content that the run began with (SHA-256 {was[:12]}...)"
+            message = f"{expected}, got another one ({data.sha256[:12]}...); put that file back, or begin a new run"
+            raise ConfigError.at(f"players.{data.player}.algorithm.replay_buffer.file", message)

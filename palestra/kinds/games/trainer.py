@@ -32,7 +32,6 @@ from palestra.kinds.games.checks import check_algorithms, fault_of_players
 from palestra.kinds.games.config import RunConfig
 from palestra.kinds.games.descriptions import final_evaluations, turns_in_words, updates_in_words
 from palestra.kinds.games.given_data import (
-    GivenData,
     give_data,
     require_same_data,
     require_same_data_files,
@@ -231,12 +230,12 @@ class Trainer(Training):
             if self.run.begins_anew() and (start := warm_start(player, self.config)) is not None:
                 self.run.beginnings.append(start)
         with limited_threads(self.config.execution.num_threads):
-            given = {player.name: give_data(player, self.game, self.config) for player in self.learners}
-        self.recorded = {name: play for name, play in given.items() if play is not None}
+            given = [give_data(player, self.game, self.config) for player in self.learners]
+        self.given_data = [data for data in given if data is not None]
         if run.resumed:
-            require_same_data_files(run.folder.facts().data_files, self.recorded)
-        run.beginnings += [GivenData.of(name, play) for name, play in self.recorded.items()]
-        run.data_files = {path: sha256 for each in self.recorded.values() for path, sha256 in each.files.items()}
+            require_same_data_files(run.folder.facts().data_files, self.given_data)
+        run.beginnings += self.given_data
+        run.data_files = {data.file: data.sha256 for data in self.given_data}
         self.has_statistics_in_common = self.config.actors is not None or not self.replica.is_alone
         if self.has_statistics_in_common:
             self.lockstep.share_statistics(self.game)
@@ -590,14 +589,14 @@ class Trainer(Training):
         worlds = {name: each.state_dict() for name, each in self.worlds.items()}
         players = {name: player.state_dict() for name, player in self.players.items() if player.algorithm is not None}
         acted: dict[str, Any] = {} if self.config.actors is None else {"collected": list(self.collected)}
-        if self.recorded:
-            acted["files"] = {name: dict(play.files) for name, play in self.recorded.items()}
+        if self.given_data:
+            acted["files"] = {data.player: data.sha256 for data in self.given_data}
         own = {"turn": self.turn, **acted, "metrics": self.metrics.state_dict(), "players": players, "worlds": worlds}
         return super().state_dict() | own | {"game": self.game.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        require_same_data(state.get("files", {}), self.recorded)
+        require_same_data(state.get("files", {}), self.given_data)
         self.turn, self.collected = state["turn"], list(state.get("collected", []))
         self.metrics.load_state_dict(state["metrics"], self.device)
         self.game.load_state_dict(state["game"])
@@ -627,7 +626,9 @@ class Trainer(Training):
         before = [name for name in self.config.players if "algorithm" in was.get(name, {})]
         turn = sum(name in learning for name in before[: state["turn"]])
         new = {"players": players, "turn": turn}
-        if state["config"]["game"]["name"] != self.config.game.name:  # in place of `spaces`, which has no statistics
+        if (
+            state["config"]["game"]["name"] != self.config.game.name
+        ):  # in place of `spaces`; the statistics are the file's
             require_same_spaces(state["config"]["game"], self.config.game, self.game)
             new["game"] = self.game.state_dict()
         if self.config.actors is not None:

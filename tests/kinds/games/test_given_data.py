@@ -22,7 +22,7 @@ from palestra.cli import app
 from palestra.config import ConfigError
 from palestra.games import make_game
 from palestra.kinds.games.given_data import held_out_rows
-from palestra.kinds.games.recorded import find_columns
+from palestra.kinds.games.recorded import find_columns, read_play
 from palestra.kinds.games.starting import starting_data
 from palestra.kinds.games.trainer import Trainer
 from palestra.nets.weights import evaluation_mode
@@ -226,8 +226,9 @@ def test_held_out_episodes_are_not_learned_from_and_their_loss_is_recorded() -> 
     record_play("play.npz", "cartpole", num_rounds=200)
     config = config_of("off_policy", "play.npz", replay_buffer={"held_out": {"fraction": 0.3, "seed": 1}}, **NO_PLAY)
     trainer = fit(Path("run"), config)
-    recorded, buffer = trainer.recorded["agent"], trainer.learners[0].replay_buffer
+    buffer = trainer.learners[0].replay_buffer
     assert isinstance(buffer, DataSetReplay)
+    recorded = read_play(buffer.config, trainer.game, "agent")
     assert buffer.data is not None
     assert buffer.held_out is not None
     held_out = held_out_rows(HeldOutConfig(fraction=0.3, seed=1), recorded.episode)
