@@ -201,6 +201,10 @@ def test_other_bytes_are_refused_with_both_hashes() -> None:
     now = hashlib.sha256(Path("play.npz").read_bytes()).hexdigest()
     with pytest.raises(ConfigError, match=rf"replay_buffer\.file: .*{before[:12]}.*{now[:12]}"):
         fit(Path("run"))
+    shutil.copy("play.npz", "others.npz")
+    changes = ["players.agent.algorithm.replay_buffer.file=others.npz", "stop.after=60"]
+    with pytest.raises(ConfigError, match=rf"'others\.npz' with the content .*{before[:12]}.*{now[:12]}"):
+        Trainer.branch("run/checkpoints/latest", changes, "branch").fit()
     Path("play.npz").unlink()
     with pytest.raises(
         ConfigError, match=r"players\.agent\.algorithm\.replay_buffer\.file: expected a file at 'play.npz'"
@@ -248,21 +252,25 @@ def test_held_out_episodes_are_not_learned_from_and_their_loss_is_recorded() -> 
 
 @pytest.mark.parametrize("rollout_length", [None, 2])
 def test_observations_are_normalised_by_the_rows_that_are_learned_from(rollout_length: int | None) -> None:
-    rows = record_play("play.npz", "pendulum")
+    rows = record_play("play.npz", "pendulum", num_rounds=80, num_worlds=5)
     play = {"rollout_length": rollout_length, "warmup_env_steps": 0}
-    config = config_of("sac", "play.npz", ("game.observation.normalize={eps: 0.01}", "num_replicas=2"), **play)
-    trainer = fit(Path("run"), config)
-    (observation,) = (rows[name].double() for name in rows if name.startswith("observation."))
+    held_out = {"replay_buffer": {"held_out": {"fraction": 0.2, "seed": 3}}}
+    normalize = ("game.observation.normalize={eps: 0.01}", "num_replicas=2")
+    trainer = fit(Path("run"), config_of("sac", "play.npz", normalize, **held_out, **play))
+    learned = ~held_out_rows(HeldOutConfig(fraction=0.2, seed=3), torch.arange(5).repeat_interleave(80))
+    (entry,) = trainer.game.spaces["agent"]
+    observation = rows[f"observation.{entry}"][learned].double()
     mean, variance = observation.mean(dim=0), observation.var(dim=0, unbiased=False)
     buffer = trainer.learners[0].replay_buffer
     assert isinstance(buffer, DataSetReplay)
     assert buffer.data is not None
-    ((name, given),) = ((n, v) for n, v in buffer.data.rows(0, 120).items() if n.startswith("observation."))
-    torch.testing.assert_close(given, ((observation - mean) / (variance + 0.01).sqrt()).float())
+    given = buffer.data.rows(0, 320)
+    for name in (f"observation.{entry}", f"next_observation.{entry}"):
+        expected = (rows[name][learned].double() - mean) / (variance + 0.01).sqrt()
+        torch.testing.assert_close(given[name], expected.float())
     (moments,) = trainer.game.statistics()
-    assert int(moments.count) == 120  # type: ignore[attr-defined]
+    assert int(moments.count) == 320  # type: ignore[attr-defined]
     torch.testing.assert_close(moments.mean, mean)  # type: ignore[attr-defined]
-    assert name
 
 
 # ---- without a game, and beside others ------------------------------------------------------------------------------
