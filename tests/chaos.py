@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,12 +28,16 @@ from combinations import LEARNERS, Combination, combinations_of, config_of
 from resuming import assert_same_bits, fit
 
 import palestra.run.run
+from palestra.kinds.games.trainer import Trainer
 from palestra.run.checkpoints import Checkpoints
 from palestra.storage.run_folder import RunFolder
 from palestra.training.training import Training
+from tests.kinds.games.test_given_data import GAMES, NO_PLAY, record_play
+from tests.kinds.games.test_given_data import config_of as config_from_data
 from tests.text.runs import RUNS, made_folder, registered_text_algorithms
 
 TEXT = sorted(registered_text_algorithms())
+FROM_DATA = "recorded play"  # from which any algorithm learns
 SAVE_INTERVAL = 4  # opt steps
 PATIENCE_S = 120.0
 POLL_S = 0.0003
@@ -102,19 +106,27 @@ def let_trainings_tell(watch: Watch) -> None:
     Training.safe_point, Training.save = telling_safe_point, telling_save  # type: ignore[method-assign]
 
 
-def train(run: Path, config: dict[str, Any]) -> None:
+Begin = dict[str, Any] | Callable[[Path], Training]  # what a run begins with: its config, or what makes it
+
+
+def train(run: Path, begin: Begin) -> None:
     """Begin the run, or go on with it."""
-    fit(run, None if (run / "run.json").exists() else config)
+    if (run / "run.json").exists():
+        fit(run)
+    elif callable(begin):
+        begin(run).fit()
+    else:
+        fit(run, begin)
 
 
-def forked(run: Path, config: dict[str, Any]) -> int:
+def forked(run: Path, begin: Begin) -> int:
     """The process id of a child that trains."""
     sys.stdout.flush()
     child = os.fork()
     if child:
         return child
     try:
-        train(run, config)
+        train(run, begin)
         os._exit(0)
     except BaseException:
         traceback.print_exc()
@@ -162,7 +174,7 @@ def last_saved(run: Path) -> int | None:
 
 def suffer(
     algorithm: str,
-    config: dict[str, Any],
+    begin: Begin,
     folder: Path,
     kills: int,
     rng: random.Random,
@@ -171,10 +183,10 @@ def suffer(
 ) -> None:
     """One run, killed up to `kills` times, beside one that is left alone; the two are compared."""
     run = folder / "run"
-    train(folder / "uninterrupted", config)
+    train(folder / "uninterrupted", begin)
     for _ in range(kills):
         watch.forget()
-        if not kill_at_random(forked(run, config), watch, rng):
+        if not kill_at_random(forked(run, begin), watch, rng):
             break
         saved = last_saved(run)
         lost = watch["opt_steps"] - (saved or 0)
@@ -184,13 +196,13 @@ def suffer(
         if run.exists() and not (run / "run.json").exists():  # no run yet
             shutil.rmtree(run)
     else:
-        _, status = os.waitpid(forked(run, config), 0)
+        _, status = os.waitpid(forked(run, begin), 0)
         assert status == 0, f"the last child failed with status {status}"
     assert_same_bits(run, folder / "uninterrupted")
     tally.runs += 1
 
 
-Plan = tuple[Combination | str, dict[str, Any]]
+Plan = tuple[Combination | str, Begin]
 
 
 def plans(algorithm: str, num_opt_steps: int, rng: random.Random) -> Iterator[Plan]:
@@ -219,11 +231,33 @@ def text_plans(algorithm: str, num_opt_steps: int, rng: random.Random) -> Iterat
             yield name, config
 
 
+def data_plans(_: str, num_opt_steps: int, rng: random.Random) -> Iterator[Plan]:
+    """The same, of players that learn from recorded play: alone, with rows of their own, and in a branch into play."""
+    with tempfile.TemporaryDirectory(prefix="palestra-chaos-") as place:
+        files = {game: f"{place}/{game}.npz" for game in set(GAMES.values())}
+        for game, file in files.items():
+            record_play(file, game)
+        for number in range(1000):
+            algorithm, end = rng.choice(list(GAMES)), f"stop.after={num_opt_steps}"
+            save, file = f"output.save.every={SAVE_INTERVAL}", files[GAMES[algorithm]]
+            buffer = {"held_out": {"fraction": 0.5, "seed": 1}, "capacity": 40, "share_of_data": 0.5}
+            play = rng.choice([{}, NO_PLAY])
+            whole = config_from_data(algorithm, file, (save, end), updates_per_turn=2, replay_buffer=buffer, **play)
+            yield f"{algorithm}, {'alone' if play else 'with play'}", whole
+            if play:
+                train(run := Path(place) / f"{number}", whole)
+                changes = ["players.agent.algorithm.rollout_length=2", f"stop.after={2 * num_opt_steps}"]
+                yield (
+                    f"{algorithm}, a branch",
+                    lambda into, at=run / "checkpoints/latest", to=changes: Trainer.branch(at, to, into),
+                )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=200, help="at least so many, spread over the algorithms")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--algorithms", nargs="+", default=[*LEARNERS, *TEXT], help="of these alone")
+    parser.add_argument("--algorithms", nargs="+", default=[*LEARNERS, FROM_DATA, *TEXT], help="of these alone")
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # a fork must not inherit a pool of threads
     palestra.run.run.plot_scores = lambda *_: None
@@ -232,14 +266,14 @@ def main() -> None:
     let_trainings_tell(watch)
     wanted = -(-arguments.kills // len(arguments.algorithms))
     for algorithm in arguments.algorithms:
-        make_plans = text_plans if algorithm in TEXT else plans
-        for plan, config in make_plans(algorithm, min(80, 8 * wanted + 8), rng):
+        make_plans = {FROM_DATA: data_plans, **dict.fromkeys(TEXT, text_plans)}.get(algorithm, plans)
+        for plan, begin in make_plans(algorithm, min(80, 8 * wanted + 8), rng):
             missing = wanted - tally.by_algorithm.get(algorithm, 0)
             if missing <= 0:
                 break
             with tempfile.TemporaryDirectory(prefix="palestra-chaos-") as folder:
                 try:
-                    suffer(algorithm, config, Path(folder), missing, rng, tally, watch)
+                    suffer(algorithm, begin, Path(folder), missing, rng, tally, watch)
                 except AssertionError:
                     print(f"seed {arguments.seed}, {algorithm}, {plan}: {tally}", file=sys.stderr)
                     raise

@@ -27,6 +27,7 @@ class Mutation(NamedTuple):
         told_here = path == self.path
         if self.deed == "delete":  # where any one of several keys would do, the message names them all
             told_here = told_here or re.search(rf"(^|\s){re.escape(self.path)}\b", message) is not None
+            told_here = told_here or (path == self.path.rpartition(".")[0] and "of length >= 1" in message)
         if self.deed in ("add", "replace"):  # what is wrong may be told below the place
             told_here = told_here or path.startswith(f"{self.path}.")
         return told_here and re.search("expected|known|did you mean", message) is not None

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from palestra.buffers.packed import num_rows
@@ -17,6 +18,7 @@ from palestra.randomness import U_GAMMA, mix
 from palestra.runtime.compiling import njit
 
 Columns = list[NonEmptyStr]
+ByEntry = Annotated[dict[str, Columns], Field(min_length=1)]
 
 
 class ColumnsConfig(Config):
@@ -32,7 +34,7 @@ class ColumnsConfig(Config):
         "extras": {},
     }
 
-    observation: dict[str, Columns]
+    observation: ByEntry
     """columns of each entry of the observation at the decision"""
     action: Columns
     """columns of the action, as the game takes it"""
@@ -44,7 +46,7 @@ class ColumnsConfig(Config):
     """column that says whether the game was cut off; null: an episode that has not terminated was, at its last row"""
     episode: NonEmptyStr | None
     """column whose changes begin an episode; null: only the ends of episodes tell"""
-    next_observation: dict[str, Columns] | None
+    next_observation: ByEntry | None
     """columns of each entry of the true next observation; null: that of the next row in the episode"""
     legal: Columns | None
     """columns of the legal actions at the decision; null: all are"""
@@ -72,8 +74,8 @@ class DataSetReplayConfig(ReplayConfig):
     capacity: Annotated[PositiveInt, InBranch.FREE]
     """the player's own transitions that are held; new ones replace the oldest"""
     file: Annotated[NonEmptyStr, InBranch.FREE]
-    """recorded play: a .npz, .parquet, .csv or .jsonl file with a row for each decision, in the order of time, or
-    minari:ID, a data set of Minari's on this machine"""
+    """recorded play: a .npz, .parquet, .csv or .jsonl file with a row for each decision, in the order of time;
+    minari:ID, a data set of Minari's on this machine; or palestra:pendulum, which palestra ships"""
     columns: ColumnsConfig
     """which columns of the file say what"""
     held_out: HeldOutConfig | None
@@ -105,6 +107,7 @@ class DataSetReplay(ReplayBuffer):
         self.held_out: dict[str, Tensor] | None = None
         self.num_drawn = 0
         self._has_played = False  # else asking for own rows would wait for a GPU
+        self._arrays: dict[int, list[np.ndarray]] = {}  # by the size of a batch: what _draw_rows is told
 
     def take(self, rows: Mapping[str, Tensor], held_out: Mapping[str, Tensor] | None) -> None:
         """Take the rows of the file, on the CPU, which all are drawn from now on, and those that are held out."""
@@ -150,27 +153,31 @@ class DataSetReplay(ReplayBuffer):
         if self.data is None:
             raise ValueError("expected the rows of the file before sampling, got none")
         data, num = self.data, batch_size
-        data.time_log = self.time_log
         if self._has_played and not super().is_empty:
             num = round(self.config.share_of_data * batch_size)
-        data.num_samples, self.num_drawn = self.num_samples, self.num_drawn + num
+        self.num_drawn += num
         if num == 0:
             return super().sample(batch_size)
         if num == batch_size:
+            data.time_log, data.num_samples = self.time_log, self.num_samples
             self.num_samples += 1
             return data.sample(batch_size)
         with self.time_log.during("memory"):
             batch = self._preallocated(self._drawn, batch_size)
+            shares = (data, slice(num)), (self, slice(num, None))
             if self._on_cpu:
-                _draw(self.key, self.num_samples, len(data), len(self), num, batch.places.numpy())
+                if batch_size not in self._arrays:
+                    tensors = (data._words, self._words, self._added, batch.places, batch.words)
+                    self._arrays[batch_size] = [each.numpy() for each in tensors]
+                _draw_rows(self.key, self.num_samples, num, *self._arrays[batch_size])
             else:
                 self.draw(batch.places)
+                data.num_samples = self.num_samples
                 data.draw(theirs := torch.empty_like(batch.places))
                 batch.places[:num] = theirs[:num]
+                for memory, part in shares:
+                    torch.index_select(memory._words, 0, batch.places[part], out=batch.words[part])
             self.num_samples += 1
-            shares = (data, slice(num)), (self, slice(num, None))
-            for memory, part in shares:
-                torch.index_select(memory._words, 0, batch.places[part], out=batch.words[part])
             rows = batch.rows
             if self._planes is not None:
                 images = self._planes.empty_images(batch_size)
@@ -197,10 +204,28 @@ class DataSetReplay(ReplayBuffer):
 
 
 @njit()
-def _draw(key: int, num_samples: int, high: int, high_of_own: int, num: int, places: np.ndarray) -> None:
-    """Draw as a uniform buffer does, with `high` for the first `num` places and `high_of_own` for the others."""
+def _draw_rows(
+    key: int,
+    num_samples: int,
+    num: int,
+    data: np.ndarray,
+    own: np.ndarray,
+    own_added: np.ndarray,
+    places: np.ndarray,
+    words: np.ndarray,
+) -> None:
+    """Draw as a uniform buffer does, the first `num` rows among those of the file, the others among one's own.
+
+    data, own: the storage of both, with a spare row at the end.
+    """
     state = mix(np.uint64(key) + np.uint64(num_samples + 1) * U_GAMMA)
+    num_data, num_own = len(data) - 1, min(int(own_added[()]), len(own) - 1)
     for i in range(len(places)):
         state += U_GAMMA
-        of_memory = np.uint64(high if i < num else high_of_own)
-        places[i] = np.int64((mix(state) >> np.uint64(33)) * of_memory >> np.uint64(31))
+        high = np.uint64(num_data if i < num else num_own)
+        places[i] = np.int64((mix(state) >> np.uint64(33)) * high >> np.uint64(31))
+    for i in range(len(places)):
+        row, place = np.uint64(i), np.uint64(places[i])  # unsigned: an index that may be negative takes twice as long
+        memory = data if i < num else own
+        for word in range(np.uint64(words.shape[1])):
+            words[row, word] = memory[place, word]

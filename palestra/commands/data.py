@@ -54,10 +54,15 @@ def collect(
 
 
 def show(
-    file: Annotated[str, typer.Argument(help="recorded play: a .npz, .parquet, .csv or .jsonl file, or minari:ID")],
+    file: Annotated[
+        str, typer.Argument(help="recorded play: a .npz, .parquet, .csv or .jsonl file, minari:ID, palestra:NAME")
+    ],
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="columns, as replay_buffer.columns.reward=NAME")
+    ] = None,
 ) -> None:
     """Show what recorded play holds: rows, episodes, lengths, returns, rows left out, columns, SHA-256."""
     with one_line_errors():
         from palestra.kinds.games.collecting import describe_play
 
-        say("\n".join(describe_play(file)))
+        say("\n".join(describe_play(file, words or [])))

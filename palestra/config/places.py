@@ -149,7 +149,7 @@ def _describe(place: Place) -> str:
 def _describe_container(place: Place, origin: Any) -> str:
     kinds, limits = get_args(place.kind), bounds(place)
     if origin is dict:
-        return f"a mapping, each value {describe(place_of(kinds[1]))}"
+        return f"a mapping{f' {limits}' if limits else ''}, each value {describe(place_of(kinds[1]))}"
     if origin is tuple and kinds[-1] is not Ellipsis:
         return f"a list of {len(kinds)}: {'; '.join(describe(place_of(kind)) for kind in kinds)}"
     return f"a list{f' {limits}' if limits else ''}, each item {describe(place_of(kinds[0]))}"

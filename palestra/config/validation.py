@@ -231,7 +231,7 @@ def _message(fault: _Fault) -> str:
     if kind == "literal_error" and isinstance(value, str):
         return f"{expected}, got {value!r}{nearest_hint(value, map(str, place.kind.__args__))}"
     if any(word in kind for word in OUT_OF_RANGE):
-        return f"{expected}, got {f'one of length {len(value)}' if isinstance(value, list) else shown(value)}"
+        return f"{expected}, got {f'one of length {len(value)}' if isinstance(value, list | dict) else shown(value)}"
     if kind == "int_type" and isinstance(value, float) and value.is_integer():
         expected += f" (write {int(value)})"
     hint = mapping_hint(value) if kind in ("model_type", "dict_type") else ""

@@ -26,6 +26,7 @@ from palestra.data.minari import PREFIX, read_set
 from palestra.data.unfolding import UnfoldedError, read_parquet, require_room, stacked
 
 SUFFIXES = (".csv", ".jsonl", ".parquet", ".npz")
+SHIPPED, SHIPPED_FOLDER = "palestra:", Path(__file__).parents[1] / "recorded"  # of recorded play
 MOST_UNFOLDED = 1000  # bytes of memory for each byte of a file
 MOST_LINE = 64 << 20  # bytes of a row in .jsonl
 SEPARATORS = ";\t|"  # of files that separate cells otherwise than by commas
@@ -44,27 +45,35 @@ class ColumnsFile:
     (`number_of`); else texts, str (N,), empty where one is missing. Arrays (N, ...) have their own dtype: those of .npz
     files and Minari's, and lists of equal length of .parquet files. texts: returns the cells of a column as the file
     writes them; "" where one is missing. Numbers of a .parquet or .npz file are as Python writes them. Both raise
-    ConfigError, with the path "", for anything else, texts also for arrays.
+    ConfigError, with the path "", for anything else, texts also for arrays. action: what the numbers in the column of
+    this name may be, as the game `spaces` has it, where a data set of Minari's says it.
     """
 
     names: tuple[str, ...]
     sha256: str
     column: Callable[[str], Column]
     texts: Callable[[str], list[str]]
+    action: dict[str, Any] | None = None
 
 
 def read_columns(path: str) -> ColumnsFile:
     """Read the columns of a file on this machine; a relative path begins at the working directory.
 
-    path: minari:ID is a data set in Minari's store. Raises ConfigError, with the path "", for a file that cannot be
-    read.
+    path: minari:ID is a data set in Minari's store, palestra:NAME a file that palestra ships. Raises ConfigError, with
+    the path "", for a file that cannot be read.
     """
     if "://" in path:
         raise _error(f"expected the path of a file on this machine, got the URL {path!r}; fetch it first")
     if path.startswith(PREFIX):
-        found, sha256, array = read_set(path, MOST_UNFOLDED)
-        return ColumnsFile(tuple(found), sha256, *_of_arrays(array))
-    if (place := Path(path)).suffix not in SUFFIXES:
+        found, sha256, array, action = read_set(path, MOST_UNFOLDED)
+        return ColumnsFile(tuple(found), sha256, *_of_arrays(array), action)
+    place = Path(path)
+    if path.startswith(SHIPPED):
+        place = SHIPPED_FOLDER / f"{path.removeprefix(SHIPPED)}.npz"
+        if place not in (known := sorted(SHIPPED_FOLDER.iterdir())):
+            expected = ", ".join(f"{SHIPPED}{each.stem}" for each in known)
+            raise _error(f"expected recorded play that palestra ships ({expected}), got {path!r}")
+    if place.suffix not in SUFFIXES:
         raise _error(f"expected a file that ends in {', '.join(SUFFIXES)}, got {path!r}")
     if not place.is_file():
         what = "something else" if place.exists() else f"none (looked in {place.absolute().parent})"

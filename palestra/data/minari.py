@@ -38,11 +38,12 @@ class Leaf(NamedTuple):
     shape: tuple[int, ...]
 
 
-def read_set(path: str, ratio: int) -> tuple[list[str], str, Callable[[str], Array]]:
+def read_set(path: str, ratio: int) -> tuple[list[str], str, Callable[[str], Array], dict[str, Any] | None]:
     """Read minari:ID.
 
-    Returns the names of its columns, the SHA-256 of all its files in the order of their names, and what returns a
-    column (N, ...). ratio: the most bytes of memory for each of its bytes. Raises ConfigError, with the path "".
+    Returns the names of its columns, the SHA-256 of all its files in the order of their names, what returns a column
+    (N, ...), and what its actions are, as the game `spaces` has it, None if `spaces` has no such. ratio: the most bytes
+    of memory for each of its bytes. Raises ConfigError, with the path "".
     """
     found: dict[str, list[Array]] = {}
     with _reading(path) as folder:
@@ -77,7 +78,8 @@ def read_set(path: str, ratio: int) -> tuple[list[str], str, Callable[[str], Arr
     sha256 = hashlib.sha256()
     for _, content in sorted(files.items()):
         sha256.update(content)
-    return [*arrays, "episode", *(f"next_{name}" for name in seen)], sha256.hexdigest(), array
+    names = [*arrays, "episode", *(f"next_{name}" for name in seen)]
+    return names, sha256.hexdigest(), array, _actions(json.loads(about["action_space"]))
 
 
 def find_references(path: str) -> dict[str, float] | None:
@@ -156,6 +158,20 @@ def _leaves(space: Any, keys: Keys = ()) -> Iterator[tuple[Keys, tuple[int, ...]
             yield keys, ()
         case _:
             raise ValueError(f"a space that is neither a Box nor of choices: {space!s:.80}")
+
+
+def _actions(space: Any) -> dict[str, Any] | None:
+    """Return a space as the game `spaces` has it; None for others than choices from 0 on and bounded numbers."""
+    match space:
+        case {"type": "Discrete", "n": num, "start": 0}:
+            return {"discrete": num}
+        case {"type": "MultiDiscrete", "nvec": nums} if np.ndim(nums) == 1 and not np.any(space.get("start", 0)):
+            return {"multi_discrete": nums}
+        case {"type": "Box"}:
+            bounds = {key: np.broadcast_to(np.float64(space[key]), space["shape"]) for key in ("low", "high")}
+            if all(np.isfinite(each).all() and each.size for each in bounds.values()):
+                return {key: each.flatten().tolist() for key, each in bounds.items()}
+    return None
 
 
 # ---- episodes in the three storages --------------------------------------------------------------------

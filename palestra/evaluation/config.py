@@ -134,7 +134,7 @@ class EvaluationConfig(TimedEvaluationConfig):
     the run's game"""
     pairings: list[dict[str, str]]
     """who plays whom: for every role a player of this file or a scripted one, which may be a class of your own"""
-    references: dict[str, ReferenceConfig] | None
+    references: Annotated[dict[str, ReferenceConfig], Field(min_length=1)] | None
     """by role, returns by which its own are measured as the score normalized/ROLE: 100 times what they are above random
     play, as a share of what an expert's are; null: there is no such score"""
 

@@ -13,10 +13,12 @@ from palestra.data.columns import Column, ColumnsFile
 from palestra.games.config import TensorGameConfig
 from palestra.games.game import Kernel, Moved, Observation, State, TensorGame
 from palestra.games.gymnasium.game import GymnasiumGame
+from palestra.games.gymnasium.spaces import told_channels
 from palestra.games.normalization import make_transform
 from palestra.games.spaces import ActionSpace, Box, Discrete, MultiDiscrete, Space
 from palestra.randomness import fold, random_floats, world_keys
 
+MOST_CHOICES = 1 << 20  # whole numbers beyond them are taken for quantities
 (LONE_ROLE,) = GymnasiumGame.roles  # of a first file, because recorded play names none
 
 
@@ -147,19 +149,23 @@ def find_spaces(file: ColumnsFile, columns: Mapping[str, Any], role: str) -> dic
 
     columns: which columns say what, as `replay_buffer.columns` has it. Whole numbers from 0 on are choices, of which
     the largest is taken to be the last. Other numbers are bounded by -1 and 1 if none lies outside, else by the
-    smallest and the largest one. Raises ConfigError, at paths below `columns`, for what is not there or no number.
+    smallest and the largest one; but a data set of Minari's says what its actions are. Raises ConfigError, with paths
+    from `replay_buffer` on, for what is not there or no number.
     """
     observation = {}
     for name, names in columns["observation"].items():
         arrays = _arrays(file, f"observation.{name}", names)
         shape = list(arrays[0].shape[1:]) if len(arrays) == 1 else [_width(arrays)]
         is_image = len(shape) == 3 and arrays[0].dtype == np.uint8
+        if is_image and told_channels(*shape) == "last":
+            shape = [shape[-1], *shape[:-1]]
         observation[name] = {"shape": shape or [1], "dtype": "uint8" if is_image else "float32", "padded": False}
     actions = _arrays(file, "action", columns["action"])
     num_flags = _width(_arrays(file, "legal", columns["legal"])) if columns["legal"] else None
+    action = file.action if columns["action"] == ["action"] else None
     return {
         "name": "spaces",
-        "roles": {role: {"observation": observation, "action": _action_space(actions, num_flags)}},
+        "roles": {role: {"observation": observation, "action": action or _action_space(actions, num_flags)}},
         "always_legal": num_flags is None and not columns["next_legal"],
     }
 
@@ -169,7 +175,7 @@ def _action_space(arrays: Sequence[Column], num_flags: int | None) -> dict[str, 
     numbers = np.concatenate([each.reshape(len(each), -1) for each in arrays], axis=1)
     low, high = numbers.min(axis=0).astype(float), numbers.max(axis=0).astype(float)
     may_be_choices = all(each.ndim == 1 or each.dtype.kind in "iub" for each in arrays)
-    if may_be_choices and low.min() >= 0 and bool((numbers == np.floor(numbers)).all()):
+    if may_be_choices and 0 <= low.min() <= high.max() < MOST_CHOICES and bool((numbers == np.floor(numbers)).all()):
         nums = [int(largest) + 1 for largest in high]
         is_one = len(arrays) == 1 and arrays[0].ndim == 1
         return {"discrete": num_flags or nums[0]} if is_one else {"multi_discrete": nums}
@@ -181,13 +187,18 @@ def _action_space(arrays: Sequence[Column], num_flags: int | None) -> dict[str, 
 def _arrays(file: ColumnsFile, key: str, names: Sequence[str]) -> list[Column]:
     """Return columns of finite numbers. key: below `columns`, for errors."""
     found = []
-    with below(f"columns.{key}"):
+    with below(f"replay_buffer.columns.{key}"):
         for name in names:
             if name not in file.names:
                 raise ConfigError.at("", f"expected columns of the file ({', '.join(file.names)}), got {name!r}")
             found.append(column := file.column(name))
-            if column.dtype.kind not in "biuf" or not len(column) or not np.isfinite(column).all():
-                raise ConfigError.at("", f"expected finite numbers in the column {name!r}, got others, or none")
+            if column.dtype.kind not in "biuf" or not len(column):
+                raise ConfigError.at(
+                    "", f"expected numbers in the column {name!r}, got {'texts' if len(column) else 'none'}"
+                )
+            if not (is_sound := np.isfinite(column).reshape(len(column), -1).all(axis=1)).all():
+                got = f"{column[row := int(np.argmin(is_sound))]!s:.80} in row {row} (counted from 0)"
+                raise ConfigError.at("", f"expected finite numbers in the column {name!r}, got {got}")
         if not found:
             raise ConfigError.at("", "expected at least one column, got []")
     return found

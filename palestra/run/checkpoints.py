@@ -361,9 +361,11 @@ class Checkpoints:
         )
         for key, stored in loaded.buffers.items():
             if stored.start != max(0, stored.num_added - buffers[key].capacity):
+                num = stored.num_added - stored.start
+                least = f"at least {num}, as there are rows" if stored.start == 0 else f"{num}, because rows came round"
                 raise CheckpointError(
-                    f"checkpoint {loaded.folder}: expected the last {buffers[key].capacity} rows of buffer {key}, got "
-                    f"rows {stored.start} to {stored.num_added}"
+                    f"checkpoint {loaded.folder}: expected for the buffer of {key} a capacity of {least}, got "
+                    f"{buffers[key].capacity}"
                 )
             for start, rows in stored.read(loaded.place):
                 buffers[key].load_rows(start, rows)

@@ -393,8 +393,9 @@ def test_a_tournament_for_another_device_is_checked() -> None:
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 TRAIN = re.compile(
     r"train: ([\d,]+) ((?:opt|env) steps), "
+    r"(?:\w+ updates from the play in \S+|"
     r"(?:\w+ updates after each|\w+(?:, \w+)* and \w+ update (?:together after each|in turn, each after a)) "
-    r"roll-out of [\d,]+ rounds? in [\d,]+ worlds?(?: of its own)?"
+    r"roll-out of [\d,]+ rounds? in [\d,]+ worlds?(?: of its own)?)"
     r"(?:; \d actors? plays? in \d process, \d turn behind)?"
 )
 TEST = re.compile(r"test: ([\d,]+) games, evaluation main: (\d+) pairings? of ([\d,]+) games(?: each)?")

@@ -7,6 +7,7 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from typer.testing import CliRunner, Result
@@ -238,7 +239,7 @@ def test_a_loss_of_ones_own_is_printed_with_its_heads(algorithm: str, game: str,
 
 
 @pytest.mark.parametrize("words", [("iql",), ("off_policy", "loss=iql")])
-@pytest.mark.parametrize("game", ["nim", "Pendulum-v1"])
+@pytest.mark.parametrize("game", ["nim", "pendulum"])
 def test_a_loss_of_recorded_play_is_printed_with_its_usual_values(game: str, words: tuple[str, ...]) -> None:
     Path("printed.yml").write_text(palestra("config", words[0], game, *words[1:], "expectile=0.9").stdout)
     palestra("check", "printed.yml")
@@ -254,7 +255,7 @@ def test_a_loss_of_recorded_play_is_printed_with_its_usual_values(game: str, wor
         None,
         "uniform",
     )
-    expected = {"name": "clipped_gaussian", "initial_log_std": 0.0} if game == "Pendulum-v1" else None
+    expected = {"name": "clipped_gaussian", "initial_log_std": 0.0} if game == "pendulum" else None
     assert printed["box_actions"] == expected
 
 
@@ -401,3 +402,18 @@ def test_a_name_alone_for_a_part_without_usual_keys_says_how_the_part_is_written
     assert error.endswith("got the string 'shared'; write {name: shared, net: ...}\n")
     error = palestra("check", "ppo-cartpole", "learning_rate=linear", code=2).stderr
     assert error.endswith("; write {name: linear, initial: ..., final: ..., num_steps: ...}\n")
+
+
+def test_a_loss_of_recorded_play_finds_the_play_that_is_shipped_and_another_file_begins_anew() -> None:
+    shipped = load_yaml(ROOT / "configs" / "iql-pendulum.yml")
+    Path("printed.yml").write_text(palestra("config", "iql", "Pendulum-v1").stdout)
+    assert load_yaml(Path("printed.yml")) == shipped
+    rows = dict(np.load(ROOT / "palestra" / "recorded" / "pendulum.npz"))
+    np.savez("own.npz", observations=rows["observation.observation"], actions=rows["action"], rewards=rows["reward"])
+    Path("printed.yml").write_text(palestra("config", "iql", "Pendulum-v1", "replay_buffer.file=own.npz").stdout)
+    learns = load_yaml(Path("printed.yml"))["players"]["agent"]["algorithm"]
+    assert learns["replay_buffer"]["columns"]["observation"] == {"observation": ["observations"]}
+    assert learns["rollout_length"] is None
+    told = palestra("data", "show", "palestra:pendulum").stdout
+    assert "9,000 rows" in told
+    assert "45 episodes" in told

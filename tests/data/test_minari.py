@@ -89,6 +89,21 @@ def test_columns_have_the_names_of_ours() -> None:
     assert names == (*flat, "next_observation.observation")
 
 
+@pytest.mark.parametrize(
+    ("space", "wanted"),
+    [
+        (spaces.Discrete(10), {"discrete": 10}),
+        (spaces.Discrete(3, start=1), None),
+        (spaces.MultiDiscrete([2, 5]), {"multi_discrete": [2, 5]}),
+        (spaces.Box(-2.0, np.array([1.0, 3.0]), (2,)), {"low": [-2.0, -2.0], "high": [1.0, 3.0]}),
+        (spaces.Box(0.0, np.inf, (2,)), None),
+    ],
+)
+def test_a_set_says_what_its_actions_are(space: Any, wanted: Any) -> None:
+    write("hdf5", spaces.Box(0, 1, (2,)), space)
+    assert read_columns("minari:tests-v0").action == wanted
+
+
 def test_references_are_those_of_the_set() -> None:
     write("hdf5")
     assert find_references("minari:tests-v0") is None

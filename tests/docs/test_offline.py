@@ -68,3 +68,41 @@ def test_the_columns_in_the_table_are_the_keys_of_the_config() -> None:
     page = (ROOT / "docs" / "offline.md").read_text().partition("## Who learns")[0]
     rows = re.findall(r"^\| (`.*?`) \|", page.partition("## The file")[2], re.M)
     assert re.findall(r"`(\w+)`", " ".join(rows)) == list(ColumnsConfig.model_fields)
+
+
+LOG = """x,y,speed,steering,expert,cost,done
+0.0,1,0,0.5,3.5,-1,FALSE
+0.5,1,2,-0.5,4,-2,false
+1.0,2,3,0.25,5.5,-3,TRUE
+"""
+NAMED = ["columns.observation={observation: [x, y, speed]}", "columns.reward=cost", "columns.terminated=done"]
+
+
+def test_columns_of_other_names_are_named_also_without_a_game() -> None:
+    Path("log.csv").write_text(LOG)
+    for action, bounds in (("steering", (-1.0, 1.0)), ("expert", (3.5, 5.5))):
+        run, words = f"by-{action}", ["replay_buffer.file=log.csv", *NAMED, f"replay_buffer.columns.action=[{action}]"]
+        palestra("train", "bc", "spaces", *words, *QUICK, "stop.after=2", "--run", run)
+        trainer: Trainer = Trainer.load(run)
+        space = trainer.game.action_spaces["agent"]
+        assert (space.low, space.high) == tuple((each,) for each in bounds)  # type: ignore[union-attr]
+        assert trainer.game.spaces["agent"]["observation"].shape == (3,)
+    shown = CliRunner().invoke(app, ["data", "show", "log.csv", *NAMED, "columns.action=[steering]"])
+    assert "3 rows in 1 episodes, of which 1 terminated" in shown.output
+    refused = CliRunner().invoke(app, ["data", "show", "log.csv", *NAMED])
+    assert "replay_buffer.columns: expected columns of log.csv whose names tell action" in refused.output
+
+
+def test_an_algorithm_without_a_replay_buffer_is_refused_in_a_line() -> None:
+    exec(OWN, {})
+    done = CliRunner().invoke(app, ["config", "ppo", "Pendulum-v1", "replay_buffer.file=log.npz"])
+    assert done.exit_code == 2
+    assert "replay_buffer.file: expected an algorithm with a replay buffer" in done.output
+    assert done.output.count("\n") == 1
+
+
+def test_play_that_is_shipped_is_found_by_its_name_alone() -> None:
+    palestra("train", "iql-pendulum", *QUICK, "stop.after=2", "--run", "a")
+    for name in ("palestra:lander", "palestra:../recorded/pendulum", "palestra:"):
+        done = CliRunner().invoke(app, ["data", "show", name])
+        assert f"expected recorded play that palestra ships (palestra:pendulum), got '{name}'" in done.output

@@ -96,6 +96,8 @@ def found_in(tmp_path: Path, columns: Data = COLUMNS, **arrays: Any) -> Data:
         (np.array([[0.5, -2.0], [0.0, 3.0], [0.0, 0.0]]), Box((0.0, -2.0), (0.5, 3.0))),
         (np.array([[0, 4], [1, 0], [0, 0]]), MultiDiscrete((2, 5))),
         (np.array([[0.0], [1.0], [1.0]], dtype=np.float32), Box((-1.0,), (1.0,))),
+        (np.array([0, 1 << 40, 1]), Box((0.0,), (float(1 << 40),))),
+        (np.array([[[0.5, 0.1], [0.0, 0.2]]] * 3), Box((-1.0,) * 4, (1.0,) * 4)),
     ],
 )
 def test_a_file_shows_its_action_space(action: np.ndarray, space: Any, tmp_path: Path) -> None:
@@ -115,12 +117,18 @@ def test_a_file_shows_what_is_observed_and_which_actions_are_legal(tmp_path: Pat
     assert all_ == Space((3,), torch.float32, False)
     assert image == Space((1, 8, 8), torch.uint8, False)
     assert game.action_spaces["agent"] == Discrete(4)
+    found = found_in(tmp_path, columns, **arrays | {"image": np.zeros((3, 8, 6, 3), dtype=np.uint8)})
+    assert make_game(found | {"observation": PLAIN}).spaces["agent"]["image"].shape == (3, 8, 6)
 
 
 def test_a_file_without_these_columns_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^columns\.action: expected columns of the file \(seen\), got 'action'$"):
+    with pytest.raises(
+        ConfigError, match=r"^replay_buffer\.columns\.action: expected columns of the file \(seen\), got 'action'$"
+    ):
         found_in(tmp_path, seen=np.zeros((3, 4)))
-    with pytest.raises(ConfigError, match=r"^columns\.action: expected finite numbers in the column 'action'"):
+    with pytest.raises(
+        ConfigError, match=r"columns\.action: expected finite numbers in the column 'action', got nan in row 1 "
+    ):
         found_in(tmp_path, seen=np.zeros((3, 4)), action=np.array([0.0, np.nan]))
 
 

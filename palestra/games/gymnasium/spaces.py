@@ -217,7 +217,7 @@ def _image(shape: tuple[int, ...], name: str, channels: Channels | None) -> tupl
     if len(shape) == 2:
         return (1, *shape), partial(_channels_first, order=(0, 1, 2), shape=(1, *shape))
     *stack, a, b, c = shape
-    if (told := channels or _told_channels(a, b, c)) is None:
+    if (told := channels or told_channels(a, b, c)) is None:
         raise UnknownChannels(
             f"expected first or last, because the shape {shape} of the image {name!r} does not tell which of its axes "
             "is that of the channels, got null"
@@ -230,7 +230,7 @@ def _image(shape: tuple[int, ...], name: str, channels: Channels | None) -> tupl
     return new_shape, partial(_channels_first, order=order, shape=new_shape)
 
 
-def _told_channels(a: int, b: int, c: int) -> Channels | None:
+def told_channels(a: int, b: int, c: int) -> Channels | None:
     """Say where the axis of the channels of an image (a, b, c) is, if its shape tells; else None.
 
     It is shorter than both others, and either it has the length of grey, colours or colours with opacity, as the other

@@ -4,7 +4,7 @@ Letters: B worlds, M moves of the role, N rows.
 """
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -145,12 +145,12 @@ def write_columns(file: Path, columns: Mapping[str, np.ndarray]) -> None:
 ROLE = "player"
 
 
-def describe_play(path: str) -> list[str]:
+def describe_play(path: str, overrides: Sequence[str] = ()) -> list[str]:
     """Return lines on the recorded play in a file: rows, episodes, their lengths and returns, columns, SHA-256.
 
-    Raises ConfigError for a file that holds none, and where its columns have names of its own.
+    overrides: of columns, where they have names of their own. Raises ConfigError for a file that holds none.
     """
-    file, columns = read_columns(path), find_columns(path, None, ROLE)
+    file, columns = read_columns(path), find_columns(path, None, ROLE, overrides)
     game = make_game(find_spaces(file, columns, ROLE) | {"observation": UNCHANGED.model_dump()})
     keys = {"name": "data_set", "file": path, "columns": columns, "held_out": None, "share_of_data": 1.0}
     keys |= {"capacity": 1, "layout": "whole", "scratch_folder": None}

@@ -3,6 +3,7 @@
 Letters: N rows of the file, M rows that are used, E episodes, F flags of the action space.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from palestra.buffers.data_set import Columns, DataSetReplayConfig
 from palestra.config import ConfigError, below, walk
+from palestra.config.files import apply_overrides
 from palestra.data.columns import read_columns
 from palestra.data.table import check_column, unknown_columns
 from palestra.games.game import Game, Observation, is_legal
@@ -31,8 +33,9 @@ KNOWN = {  # columns of our own files, of which Minari's sets have the names, to
     "legal": ("legal",),
     "next_legal": ("next_legal",),
 }
+OF_COLUMNS = re.compile(r"^(?:[^=]*\.)?(columns(?:\.[^=]*)?=.*)", re.DOTALL)  # an override of them
 ROUNDING = 1e-6
-WORDS = {"True": 1.0, "False": 0.0, "true": 1.0, "false": 0.0}  # of flags in tables
+WORDS = {"true": 1.0, "false": 0.0, "1": 1.0, "0": 0.0}  # of flags in tables, in small or capital letters
 Array = np.ndarray[Any, Any]
 
 
@@ -61,11 +64,11 @@ def read_play(config: DataSetReplayConfig, game: Game, role: str) -> RecordedPla
         return _Rows(config, game, role).play()
 
 
-def find_columns(path: str, game: Game | None, role: str, named: Sequence[str] = ()) -> dict[str, Any]:
+def find_columns(path: str, game: Game | None, role: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Return what a first file says as `columns`, by the names of the columns of a file.
 
-    game: in which a role has decided; None: any. named: the keys that somebody says. Raises ConfigError, with paths
-    from `replay_buffer` on, for a file whose columns have other names.
+    game: in which a role has decided; None: any. overrides: those of columns count, whatever stands before `columns`.
+    Raises ConfigError, with paths from `replay_buffer` on, for a file whose columns have other names.
     """
     with below("replay_buffer.file"):
         names = read_columns(path).names
@@ -84,8 +87,11 @@ def find_columns(path: str, game: Game | None, role: str, named: Sequence[str] =
     lists = {key: None if (name := found[key]) is None else [name] for key in ("action", "legal", "next_legal")}
     lists["action"] = lists["action"] or [each for each in names if each.startswith("action.")]
     observations = {key: entries(key) or None for key in ("observation", "next_observation")}
-    columns = {**found, **lists, **observations, "extras": {}}  # own play need not have those of the file
-    if missing := [key for key in ("observation", "action", "reward") if not columns[key] and key not in named]:
+    columns: Any = {**found, **lists, **observations, "extras": {}}  # own play need not have those of the file
+    said = filter(None, map(OF_COLUMNS.search, overrides))
+    with below("replay_buffer"):
+        columns = apply_overrides({"columns": columns}, [each[1] for each in said])["columns"]
+    if missing := [key for key in ("observation", "action", "reward") if not columns[key]]:
         told = f"expected columns of {path} whose names tell {', '.join(missing)}, got {', '.join(names):.300}"
         raise ConfigError.at("replay_buffer.columns", f"{told}; name them, as replay_buffer.columns.reward=NAME")
     return columns
@@ -203,7 +209,10 @@ class _Rows:
 
     def entry(self, name: str, names: Columns, path: str, over: Array | None) -> Tensor:
         outside, space = self.outside.entries[name], self.game.spaces[self.role][name]
-        values = self.shaped(self.joined(names, path, over), path, outside.shape, space.shape)
+        values = self.joined(names, path, over)
+        if space.is_image and values.shape[1:] == (*space.shape[1:], space.shape[0]) != outside.shape:
+            values = np.moveaxis(values, -1, 1)  # its channels came last
+        values = self.shaped(values, path, outside.shape, space.shape)
         if values.shape[1:] == outside.shape:
             try:
                 found = self.game.read_entry(self.role, name, self.typed(values, outside.dtype, path)).cpu()
@@ -218,7 +227,10 @@ class _Rows:
         """Return the actions. legal: bool (N, F)."""
         space, outside, path, device = self.space, self.outside, "columns.action", self.game.device
         shape = outside.act(torch.zeros((1, *space.shape), dtype=space.dtype, device=device)).shape[1:]
-        values = self.shaped(self.joined(self.columns.action, path), path, tuple(shape), space.shape)
+        values = self.joined(self.columns.action, path)
+        if isinstance(space, Box) and values[0].size == prod(shape):  # of any shape: the game's own is a vector
+            values = values.reshape(self.num, *shape)
+        values = self.shaped(values, path, tuple(shape), space.shape)
         typed = torch.from_numpy(self.typed(values, space.dtype, path))
         found = outside.choose(typed.to(device)).to("cpu", space.dtype).view(self.num, *space.shape)
         what = "legal actions"
@@ -251,8 +263,9 @@ class _Rows:
         for name in names:
             with below(path):
                 column = self.file.column(name)
-                if column.dtype == object and column.ndim == 1 and words.keys() >= {*column.tolist()}:
-                    column = np.array([words[each] for each in column.tolist()])
+                if column.dtype == object and column.ndim == 1 and words:
+                    cells = [each.strip().lower() for each in column.tolist()]
+                    column = np.array([words[each] for each in cells]) if words.keys() >= {*cells} else column
                 if column.dtype == object:
                     check_column(name, column, False, "recorded play consists of numbers")
                 if len(column) != self.num:
@@ -295,7 +308,7 @@ class _Rows:
 
     def require_finite(self, values: Array, path: str, told: Array) -> None:
         if values.dtype.kind == "f" and not np.isfinite(values).all():
-            self.require(np.isfinite(values), path, "finite numbers, as float32 holds them,", told)
+            self.require(np.isfinite(values), path, "finite numbers of float32's range", told)
 
     def require(self, is_sound: Array, path: str, what: str, values: Array) -> None:
         """Raise ConfigError for the first row that is not sound. is_sound: bool (N,) or (N, ...). values: (N, ...)."""

@@ -57,9 +57,9 @@ def starting_data(algorithm: str, said: Data, overrides: Sequence[str]) -> Data:
     that names a file of recorded play fills its columns, and, with the game `spaces`, roles and spaces; if it names one
     player's, the others play at random. Raises ConfigError if the game cannot be made.
     """
-    file, whose, named = _recorded_by(overrides)
+    file, whose = _recorded_by(overrides)
     if file is not None and said["name"] == "spaces":
-        said = find_spaces(read_columns(file), find_columns(file, None, LONE_ROLE, named), LONE_ROLE) | said
+        said = find_spaces(read_columns(file), find_columns(file, None, LONE_ROLE, overrides), LONE_ROLE) | said
     rules: Data = completed_part("game", said, overrides, OneGame)
     config: GameConfig = check({"game": rules}, OneGame).game
     game = config.build(torch.device("cpu"), "numba")
@@ -68,6 +68,9 @@ def starting_data(algorithm: str, said: Data, overrides: Sequence[str]) -> Data:
     if algorithm in losses:
         learner = {"name": losses[algorithm], "loss": {"name": algorithm}}
     model: Any = ALGORITHM.model_of(learner)
+    if file is not None and "replay_buffer" not in model.model_fields:
+        message = f"expected an algorithm with a replay buffer (dqn, sac, td3, td3_bc, off_policy), got {algorithm!r}"
+        raise ConfigError.at("replay_buffer.file", f"{message}, which learns from its own play alone")
     beside = joined(getattr(model, "usual_run", {}), dict(config.usual_run))
     roles = beside.get("roles") or {role: role for role in game.roles}
     players: Data = {}
@@ -75,7 +78,7 @@ def starting_data(algorithm: str, said: Data, overrides: Sequence[str]) -> Data:
         if player in players:
             continue
         if whose in (None, player) or "random" not in scripts_for(game, config, role):
-            given = {} if file is None else _learning_from(file, find_columns(file, game, role, named))
+            given = {} if file is None else _learning_from(file, find_columns(file, game, role, overrides))
             players[player] = {"algorithm": completed(learner | given, ALGORITHM, spaces_of(game, role))}
         else:
             players[player] = {"scripted": "random"}
@@ -85,19 +88,17 @@ def starting_data(algorithm: str, said: Data, overrides: Sequence[str]) -> Data:
     return following(data, for_each_player(data, overrides), game)
 
 
-def _recorded_by(overrides: Sequence[str]) -> tuple[str | None, str | None, list[str]]:
-    """Return the file of recorded play that overrides name, whose it is, and the keys of columns that they say.
+def _recorded_by(overrides: Sequence[str]) -> tuple[str | None, str | None]:
+    """Return the file of recorded play that overrides name, and whose it is.
 
     None: they name no file, or it is that of all players.
     """
-    file, whose, named, key = None, None, [], ".replay_buffer.columns."
+    file, whose = None, None
     for override in overrides:
         path, _, value = override.partition("=")
         if f".{path.strip()}".endswith(".replay_buffer.file"):
             file, whose = value.strip(), path.split(".")[1] if path.startswith("players.") else None
-        if key in f".{path.strip()}":
-            named.append(f".{path.strip()}".partition(key)[2].partition(".")[0])
-    return file, whose, named
+    return file, whose
 
 
 def _learning_from(file: str, columns: Data) -> Data:

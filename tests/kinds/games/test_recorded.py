@@ -27,9 +27,13 @@ from minari.data_collector import EpisodeBuffer
 
 from palestra.buffers.data_set import DataSetReplayConfig
 from palestra.config import ConfigError, check
+from palestra.data.columns import read_columns
+from palestra.games import make_game
 from palestra.games.game import Game
 from palestra.games.gymnasium import GymnasiumConfig, GymnasiumGame
+from palestra.games.normalization import UNCHANGED
 from palestra.games.spaces import Box, Discrete, MultiDiscrete, Space
+from palestra.games.spaces_game import find_spaces
 from palestra.kinds.games.recorded import RecordedPlay, find_columns, read_play
 
 pytestmark = pytest.mark.usefixtures("in_tmp_path")
@@ -311,7 +315,12 @@ def test_observations_and_actions_are_as_an_environment_or_players_have_them() -
         assert found.observation["pair/0"].equal(torch.from_numpy(hot))
         assert found.observation["pair/1"].equal(torch.from_numpy(numbers).float().view(4, 1))
         assert found.action.equal(torch.from_numpy(actions).float().view(4, 4))
-        assert find_columns("data.npz", None, "agent")["observation"].keys() == {"picture", "pair/0", "pair/1"}
+        columns = find_columns("data.npz", None, "agent")
+        assert columns["observation"].keys() == {"picture", "pair/0", "pair/1"}
+        shown = find_spaces(read_columns("data.npz"), columns, "agent") | {"observation": UNCHANGED.model_dump()}
+        apart = read("data.npz", make_game(shown), columns).rows
+        assert apart.observation["picture"].equal(found.observation["picture"])
+        assert apart.action.equal(found.action)
     game = gym_of(spaces.MultiDiscrete([2, 3], start=[1, 4]), spaces.MultiDiscrete([[2], [3]], start=[[1], [4]]))
     told = np.array([[1, 4], [2, 6], [2, 5], [1, 6]])
     found = read(save(observation=told, action=told), game).rows
