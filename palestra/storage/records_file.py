@@ -344,7 +344,7 @@ class JsonlRecorder:
         """Cut the file back to the whole lines in its first `length` bytes."""
         self._waiting = b""
         self.file.truncate(max((line.stop for line in lines_of(self.file, length) if line.is_whole), default=0))
-        vars(self).pop("measure", None)
+        vars(self).pop("measure", None)  # of the content before
 
     def close(self) -> None:
         self.file.close()
