@@ -221,7 +221,7 @@ def test_a_file_that_somebody_put_into_a_checkpoint_outlives_it(stopped: Path) -
     assert latest is not None
     number = next(number for number in checkpoints.numbers() if number not in (latest, best))
     (stopped / "checkpoints" / f"{number:08d}" / "notes.txt").write_text("mine")
-    checkpoints.remove_unkept(latest)
+    checkpoints.remove_unkept(latest, None)
     [kept] = (stopped / "checkpoints").glob("**/notes.txt")
     assert list(kept.parent.iterdir()) == [kept]
 

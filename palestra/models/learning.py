@@ -5,7 +5,7 @@ Letters: P weights of a vector.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import torch
 from pydantic import Field
@@ -102,6 +102,25 @@ class LearningConfig(Config):
     """of the model's computations; weights and gradients stay in their own; float16, with a loss scale, needs a GPU"""
 
 
+class LearnsBy(Protocol):
+    """The config of a `Learner`: LearningConfig, or another that has these keys."""
+
+    @property
+    def num_microbatches(self) -> int: ...
+
+    @property
+    def groups(self) -> list[GroupConfig]: ...
+
+    @property
+    def max_grad_norm(self) -> float | None: ...
+
+    @property
+    def ema(self) -> EMAConfig | None: ...
+
+    @property
+    def precision(self) -> str: ...
+
+
 def computing_in(precision: str, device: torch.device) -> AbstractContextManager[Any]:
     """Return the context of a forward pass that computes in a precision."""
     return nullcontext() if precision == "float32" else torch.autocast(device.type, getattr(torch, precision))
@@ -158,7 +177,7 @@ class Learner:
     own_loss: Tensor | None = None
     dealt: tuple[Any, Belongs | None] = (None, None)
 
-    def __init__(self, model: Model, config: LearningConfig) -> None:
+    def __init__(self, model: Model, config: LearnsBy) -> None:
         self.model, self.config = model, config
         self.opt_steps = 0
         parameters = dict(model.named_parameters())

@@ -7,12 +7,11 @@ In records.jsonl they are told by their one key: {"histogram": {"edges", "counts
 import io
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 from torch import Tensor
@@ -182,23 +181,6 @@ def to_record(value: Single) -> Any:
     if isinstance(value, datetime):
         return {"datetime": value.isoformat()}
     return {"text": value} if isinstance(value, str) else value
-
-
-def file_media(record: Mapping[str, Any], file: Callable[[str, Image | Video], str | None]) -> dict[str, Any]:
-    """Return the record with its images and videos replaced by where they are filed.
-
-    file: files one of them by its name, keys joined by slashes; gives its path, or None.
-    """
-
-    def filed(value: Any, name: str) -> Any:
-        if isinstance(value, Image | Video):
-            path = file(name, value)
-            return None if path is None else {value.kind: path}
-        if isinstance(value, Mapping):
-            return {key: filed(item, f"{name}/{quote(str(key), safe='/ ')}") for key, item in value.items()}
-        return value
-
-    return {key: filed(value, key) for key, value in record.items()}
 
 
 @dataclass(frozen=True)

@@ -101,8 +101,8 @@ class Checkpoints:
         self.seconds: Callable[[], Mapping[str, float]] = dict  # of training so far, in all and by phase
         self.once: Once = {}  # the files that were written once, which later checkpoints name
         self.unwritten: dict[tuple[OnceFolder, str], bytes] = {}  # those that the disk has refused
-        self._known_segments: dict[str, tuple[Segment, ...]] = {}
-        self._written_ahead: dict[str, tuple[Segment, ...]] = {}
+        self._named: dict[str, tuple[Segment, ...]] = {}  # the segments of the last checkpoint, by buffer
+        self._on_disk: dict[str, tuple[Segment, ...]] = {}  # these, or those that were written ahead of the next one
         if run_folder.holds_lock:
             with suppress(OSError):  # a later save tries again
                 self._remove_leftovers()
@@ -145,7 +145,7 @@ class Checkpoints:
             unfinished = self.folder.below(f".{name}.tmp").make()
             for file in content:
                 unfinished.write_new(file, content[file])
-            stored = self._store_rows(unfinished, buffers)
+            stored = self.store_rows(unfinished.path.name, buffers)
             everywhere = stored | dict(elsewhere(unfinished.path.name))
             segments = [segment for rows in everywhere.values() for segment in rows.segments]
             tails = {s.file: s.stored for s in segments if not s.file.startswith(BUFFERS_FROM_CHECKPOINT)}
@@ -165,39 +165,32 @@ class Checkpoints:
             unfinished.write_new(MANIFEST, manifest.to_bytes())
             unfinished.sync()
             self._publish(unfinished, name)
-            self._note_segments(stored)
-            self.remove_unkept(number)
+            self.note_stored(stored)
+            self.remove_unkept(number, None if is_due else number)
         except OSError as error:
-            self._written_ahead = {}
+            self.note_stored(None)
             with suppress(OSError):  # cleaning up works on a full disk; a broken one must not hide the error
                 self._remove_leftovers()
                 self._remove_unnamed_segments()
             raise CheckpointError(f"checkpoint {name} could not be saved in {self.folder.path}: {error}") from error
         return name
 
-    def _store_rows(self, unfinished: Folder, buffers: Mapping[str, SegmentedRows]) -> dict[str, StoredRows]:
-        stored = {}
-        for key, buffer in buffers.items():
-            size = rows_per_segment(buffer, at_most=self.segment_rows)
-            stored[key] = store_rows(key, buffer, self._on_disk(key), unfinished, self.buffers, size)
-        return stored
-
-    def _note_segments(self, stored: Mapping[str, StoredRows]) -> None:
-        self._known_segments, self._written_ahead = {key: rows.segments for key, rows in stored.items()}, {}
-
     def store_rows(self, unfinished: str, buffers: Mapping[str, SegmentedRows]) -> dict[str, StoredRows]:
-        """Write rows of buffers into the unfinished folder of a checkpoint that another process saves.
+        """Write rows of buffers into the unfinished folder of a checkpoint, which this or another process saves.
 
         `note_stored` says how that has ended. Raises OSError if the disk refuses.
         """
-        return self._store_rows(self.folder.below(unfinished), buffers)
+        stored, folder = {}, self.folder.below(unfinished)
+        for key, buffer in buffers.items():
+            size = rows_per_segment(buffer, at_most=self.segment_rows)
+            stored[key] = store_rows(key, buffer, self._on_disk.get(key, ()), folder, self.buffers, size)
+        return stored
 
     def note_stored(self, stored: Mapping[str, StoredRows] | None) -> None:
-        """Take note of the rows that a checkpoint of another process names; None if it could not be saved."""
-        if stored is None:
-            self._written_ahead = {}  # that process has removed them
-        else:
-            self._note_segments(stored)
+        """Take note of the rows that a checkpoint names; None if it could not be saved."""
+        if stored is not None:
+            self._named = {key: rows.segments for key, rows in stored.items()}
+        self._on_disk = dict(self._named)  # who fails to save a checkpoint removes what was written ahead
 
     def write_ahead(self, buffers: Mapping[str, SegmentedRows]) -> None:
         """Write the segments that were filled since the last save, because images take the next one seconds otherwise.
@@ -207,10 +200,8 @@ class Checkpoints:
         with suppress(OSError):
             for key, buffer in buffers.items():
                 size = rows_per_segment(buffer, at_most=self.segment_rows)
-                self._written_ahead[key] = store_full_segments(key, buffer, self._on_disk(key), self.buffers, size)
-
-    def _on_disk(self, key: str) -> tuple[Segment, ...]:
-        return self._known_segments.get(key, ()) + self._written_ahead.get(key, ())
+                known = self._on_disk.get(key, ())
+                self._on_disk[key] = store_full_segments(key, buffer, known, self.buffers, size)
 
     def mark_best(self, name: str) -> None:
         """Make checkpoint `name` the best one, which retention keeps."""
@@ -237,28 +228,24 @@ class Checkpoints:
         """The number of the best checkpoint; None if none is marked."""
         return number_in(self.folder, "best")
 
-    def remove_unkept(self, latest: int) -> None:
+    def remove_unkept(self, latest: int, between_dues: int | None) -> None:
         """Remove the checkpoints that retention does not keep if `latest` is the latest, except those in use.
 
-        Raises OSError.
+        between_dues: what the method of this name gives. Raises OSError.
         """
         past = [number for number in self.numbers() if number <= latest]
-        kept = self.kept(past) | self.in_use()
+        kept = kept_numbers(past, self.keep_last, self.keep_every, self.best(), between_dues) | self.in_use()
         for number in self.numbers():
             if number not in kept:
                 self._discard(f"{number:08d}")
         self._remove_leftovers()
         self._remove_unnamed_segments()
 
-    def kept(self, past: Sequence[int]) -> set[int]:
-        """The numbers that retention keeps, out of those up to the latest, `past`, in ascending order."""
-        return kept_numbers(past, self.keep_last, self.keep_every, self.best(), self.between_dues(past))
-
-    def between_dues(self, past: Sequence[int]) -> int | None:
-        """The last of these numbers, if that checkpoint was saved for a stop and not at an interval; else None."""
+    def between_dues(self, latest: int) -> int | None:
+        """This number, if its checkpoint was saved for a stop and not at an interval; else None."""
         with suppress(CheckpointError):
-            if past and not Manifest.read(self.folder.below(f"{past[-1]:08d}")).is_due:
-                return past[-1]
+            if not Manifest.read(self.folder.below(f"{latest:08d}")).is_due:
+                return latest
         return None
 
     def load(self, which: int | str | Path, check_rows: bool = True) -> LoadedCheckpoint:
@@ -356,9 +343,7 @@ class Checkpoints:
                 f"checkpoint {loaded.folder}: expected rows of the buffers {sorted(buffers)}, got those of "
                 f"{sorted(loaded.buffers)}"
             )
-        self._known_segments = (
-            {key: rows.segments for key, rows in loaded.buffers.items()} if self.is_ours(loaded) else {}
-        )
+        self.note_stored(loaded.buffers if self.is_ours(loaded) else {})
         for key, stored in loaded.buffers.items():
             if stored.start != max(0, stored.num_added - buffers[key].capacity):
                 num = stored.num_added - stored.start

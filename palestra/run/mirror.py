@@ -129,9 +129,10 @@ class Mirror:
         """Let the thread send what the mirror lacks, and return at once. latest: the number of the last checkpoint."""
         checkpoints = self.checkpoints
         past = [number for number in checkpoints.numbers() if number <= latest]
-        kept = sorted(checkpoints.kept(past), reverse=True)
+        best, between_dues = checkpoints.best(), checkpoints.between_dues(latest)
+        kept = kept_numbers(past, checkpoints.keep_last, checkpoints.keep_every, best, between_dues)
         with self._changed:
-            self._waiting = Job(tuple(kept), latest, checkpoints.best(), checkpoints.between_dues(past))
+            self._waiting = Job(tuple(sorted(kept, reverse=True)), latest, best, between_dues)
             self._changed.notify_all()
 
     def in_use(self) -> set[int]:

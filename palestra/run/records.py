@@ -10,11 +10,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic
 from typing import Any, BinaryIO
+from urllib.parse import quote
 
 from palestra.recording.display import Display
 from palestra.recording.recorders import Recorder, RunCard, RunEnd, Status, flat_params
 from palestra.recording.results import Evaluation, by_name, is_after_training, pair_label, standings
-from palestra.recording.values import Image, Video, file_media
+from palestra.recording.values import Image, Video
 from palestra.run.base import BaseRunConfig
 from palestra.run.checkpoints import CheckpointError
 from palestra.run.loaded_checkpoint import NOT_OURS
@@ -147,7 +148,7 @@ class RunRecords:
         at = record[self.config.axis()]
         counted = (self.config.axis(), "opt_steps", "stages")
         step = "-".join(str(record[name]) for name in counted if name in record)
-        record = file_media(record, lambda name, media: self._file(f"{name}-{step}{media.suffix}", media))
+        record = {key: self._filed(value, key, step) for key, value in record.items()}
         was_waiting = self.jsonl.is_waiting
         try:
             self.jsonl.write(record)
@@ -166,6 +167,18 @@ class RunRecords:
             self.evaluations.append(Evaluation.from_record(record))
         elif record.get("kind") == "training":
             self.history.add(record)
+
+    def _filed(self, value: Any, name: str, step: str) -> Any:
+        """Write the images and videos in a value of a record, and give what stands in its place.
+
+        name: of its files: the keys that lead to it. step: with which their names end.
+        """
+        if isinstance(value, Image | Video):
+            path = self._file(f"{name}-{step}{value.suffix}", value)
+            return None if path is None else {value.kind: path}
+        if isinstance(value, Mapping):
+            return {key: self._filed(item, f"{name}/{quote(str(key), safe='/ ')}", step) for key, item in value.items()}
+        return value
 
     def _file(self, name: str, media: Image | Video) -> str | None:
         """Write an image or a video. Gives its path in the run's folder; None if the disk refuses."""

@@ -16,7 +16,6 @@ from palestra.storage.manifest import (
     CheckpointPlace,
     SegmentedRows,
     StoredRows,
-    held_rows,
     rows_per_segment,
     segment_bounds,
     write_segment,
@@ -66,7 +65,7 @@ def save_replay(buffer: SavedBuffer, path: str | Path) -> None:
     with writing(place):
         place.mkdir(parents=True)
         folder = Folder(place)
-        bounds = segment_bounds(*held_rows(buffer), rows_per_segment(buffer, SEGMENT_ROWS))
+        bounds = segment_bounds(buffer, rows_per_segment(buffer, SEGMENT_ROWS))
         segments = tuple(write_segment(folder, "replay", buffer, start, stop) for start, stop in bounds)
         tensors: dict[str, Tensor] = {}
         state = encode(buffer.state_dict(), "", tensors)
@@ -76,7 +75,9 @@ def save_replay(buffer: SavedBuffer, path: str | Path) -> None:
             format=1,
             kind=type(buffer).__name__,
             capacity=buffer.capacity,
-            rows=StoredRows(start=held_rows(buffer)[0], num_added=buffer.num_added, segments=segments),
+            rows=StoredRows(
+                start=max(0, buffer.num_added - buffer.capacity), num_added=buffer.num_added, segments=segments
+            ),
             state=state,
             tensors=StoredFile.of(content),
         )

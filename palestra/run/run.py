@@ -401,11 +401,16 @@ class ProgressReporter:
     def now(self) -> Progress:
         """Collect what the display shows of the training now, and warn once of each metric that is not finite.
 
-        Elapsed and remaining seconds include evaluations and saves; elapsed seconds are those of all processes that the
-        run has had.
+        Elapsed and remaining seconds include evaluations and saves. Elapsed seconds are those of all processes that the
+        run has had; remaining ones, until the end of training, go by the pace in this one: None before any progress,
+        and in the test.
         """
-        run, now = self.run, self.look()
+        run, now, now_s = self.run, self.look(), time.monotonic()
         self._standing = now
+        progress = now.share - self._share_before
+        if progress <= 0.0:  # a first evaluation, for instance, comes before the first step, and only once
+            self._first_step_s = now_s
+        has_pace = progress > 0.0 and now.stage != "test"
         self._marks.append(now.mark)
         for name, values in now.metrics.items():
             for key, value in values.items():
@@ -419,8 +424,8 @@ class ProgressReporter:
             stages=self.stages,
             stage=now.stage,
             fraction=now.share,
-            elapsed_s=self._seconds_before + time.monotonic() - self._began_s,
-            remaining_s=self._remaining_s(now),
+            elapsed_s=self._seconds_before + now_s - self._began_s,
+            remaining_s=(now_s - self._first_step_s) * (1.0 - now.share) / progress if has_pace else None,
             time=run.time_log.total(),
             counters=now.counters,
             rates=self._marks[0].rates(now.mark),
@@ -439,17 +444,3 @@ class ProgressReporter:
         if self._standing.stage is None and self._message is None:
             return "finished"
         return self._message or WORDS[self.run.time_log.phase]
-
-    def _remaining_s(self, now: Standing) -> float | None:
-        """Seconds until the end of training at its pace in this process, including evaluations and saves.
-
-        None before any progress, and in the test.
-        """
-        if now.stage == "test":
-            return None
-        progress = now.share - self._share_before
-        now_s = time.monotonic()
-        if progress <= 0.0:  # a first evaluation, for instance, comes before the first step, and only once
-            self._first_step_s = now_s
-            return None
-        return (now_s - self._first_step_s) * (1.0 - now.share) / progress

@@ -113,7 +113,8 @@ class RunCheckpoints:
         }
         try:
             records.flush(number)
-            name = self.stored.save(number, state, counters, buffers or {}, records.jsonl.then, due, elsewhere)
+            then = records.jsonl.measure.then()
+            name = self.stored.save(number, state, counters, buffers or {}, then, due, elsewhere)
             self.stands_on = number
             if best:
                 self.stored.mark_best(name)
@@ -173,7 +174,7 @@ class RunCheckpoints:
             way = self.run.folder.ways_on().to_resume()
             return RemoteError(f"{error}" if way is None else f"{error}; to send the rest: {way}")
         with suppress(OSError):  # the next save removes them
-            self.stored.remove_unkept(self.stands_on)
+            self.stored.remove_unkept(self.stands_on, self.stored.between_dues(self.stands_on))
         return None
 
     # ---- reading back --------------------------------------------------------------------------------------

@@ -142,12 +142,14 @@ class CheckpointPlace(NamedTuple):
         return cls(Folder(path), Folder(path.resolve().parent.parent).below("buffers"))
 
 
-def segment_bounds(start: int, stop: int, segment_rows: int) -> Iterator[tuple[int, int]]:
-    """Cut the rows start to stop - 1 at the multiples of `segment_rows`: gives pairs of (start, stop), ascending."""
-    while start < stop:
-        boundary = min(stop, (start // segment_rows + 1) * segment_rows)
-        yield start, boundary
-        start = boundary
+def segment_bounds(buffer: SegmentedRows, segment_rows: int) -> Iterator[tuple[int, int]]:
+    """Cut the rows that `buffer` holds at the multiples of `segment_rows`: gives pairs of (start, stop), ascending."""
+    num_added = buffer.num_added
+    start = max(0, num_added - buffer.capacity)
+    while start < num_added:
+        stop = min(num_added, (start // segment_rows + 1) * segment_rows)
+        yield start, stop
+        start = stop
 
 
 def rows_per_segment(buffer: SegmentedRows, at_most: int) -> int:
@@ -167,10 +169,11 @@ def store_full_segments(
     If more rows than the capacity came between two saves, the buffer holds only the last part of its oldest segment.
     Then that part is written.
     """
-    first, num_added = held_rows(buffer)
     on_disk = {segment.stop: segment for segment in known if segment.file.startswith(BUFFERS_FROM_CHECKPOINT)}
     segments = []
-    for start, stop in segment_bounds(first, num_added - num_added % segment_rows, segment_rows):
+    for start, stop in segment_bounds(buffer, segment_rows):
+        if stop % segment_rows:
+            break  # the unfinished tail
         if stop in on_disk and on_disk[stop].start <= start:
             segment = on_disk[stop]
         else:
@@ -189,18 +192,13 @@ def store_rows(
     segment_rows: int,
 ) -> StoredRows:
     """Write the rows that `buffer` holds: the full segments by `store_full_segments`, and the unfinished tail."""
-    first, num_added = held_rows(buffer)
     segments = store_full_segments(name, buffer, known, buffers_folder, segment_rows)
-    start = max(first, num_added - num_added % segment_rows)
-    if start < num_added:
-        segments += (write_segment(checkpoint_folder, name, buffer, start, num_added),)
-    return StoredRows(start=first, num_added=num_added, segments=segments)
-
-
-def held_rows(buffer: SegmentedRows) -> tuple[int, int]:
-    """The number of the first row held, and the one after the last."""
     num_added = buffer.num_added
-    return max(0, num_added - buffer.capacity), num_added
+    first = max(0, num_added - buffer.capacity)
+    reached = segments[-1].stop if segments else first
+    if reached < num_added:
+        segments += (write_segment(checkpoint_folder, name, buffer, reached, num_added),)
+    return StoredRows(start=first, num_added=num_added, segments=segments)
 
 
 def write_segment(folder: Folder, name: str, buffer: SegmentedRows, start: int, stop: int) -> Segment:

@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
 
@@ -305,7 +306,6 @@ class JsonlRecorder:
         """path: the file, which is made if it does not exist. Raises OSError, RefusedPathError for a link."""
         self.path = path
         self.file = Folder(path.parent).append(path.name)
-        self._measure: Measure | None = None  # of the file's content; None until it is read
         self._waiting = b""
 
     @property
@@ -313,10 +313,10 @@ class JsonlRecorder:
         """The file's length in bytes."""
         return self.file.size
 
-    @property
-    def then(self) -> RecordsThen:
-        """The present length, number of lines and SHA-256 of the file."""
-        return self._measured().then()
+    @cached_property
+    def measure(self) -> Measure:
+        """The measure of the file's present content, which is read once."""
+        return Measure(self.file.pieces(self.length))
 
     @property
     def is_waiting(self) -> bool:
@@ -329,7 +329,7 @@ class JsonlRecorder:
         self._put()
 
     def _put(self) -> None:
-        measure = self._measured()
+        measure = self.measure  # before the file grows
         if self._waiting:
             self.file.append(self._waiting)
             measure.add(self._waiting)
@@ -344,11 +344,7 @@ class JsonlRecorder:
         """Cut the file back to the whole lines in its first `length` bytes."""
         self._waiting = b""
         self.file.truncate(max((line.stop for line in lines_of(self.file, length) if line.is_whole), default=0))
-        self._measure = None
-
-    def _measured(self) -> Measure:
-        self._measure = self._measure or Measure(self.file.pieces(self.length))
-        return self._measure
+        vars(self).pop("measure", None)  # of the content before
 
     def close(self) -> None:
         self.file.close()

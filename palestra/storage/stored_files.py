@@ -64,7 +64,7 @@ class StoredFile(Entry):
 
     @classmethod
     def of(cls, content: bytes) -> Self:
-        return cls.of_pieces([content])
+        return cls(size=len(content), sha256=hashlib.sha256(content).hexdigest())
 
     @classmethod
     def of_pieces(cls, pieces: Iterable[bytes]) -> Self:

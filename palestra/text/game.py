@@ -105,7 +105,8 @@ class TextGame:
 
     def questions(self, keys: torch.Tensor, held_out: bool, first: int = 0) -> list[Question]:
         """Draw a question per key, numbered from `first` on. keys: int64 (B,), on the CPU."""
-        return self.scenario.questions(keys, held_out, first)
+        drawn = self.scenario.draw(keys, held_out)
+        return [Question(number, fields, label) for number, (fields, label) in enumerate(drawn, start=first)]
 
     def begin(self, question: Question, key: int) -> TextDialogue:
         """Begin a dialogue. key: int64, by which the variant of the protocol is drawn."""

@@ -1,5 +1,6 @@
 """Text players: a model that writes, how it is sampled, and what it learns from."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Self
 
@@ -16,12 +17,13 @@ from palestra.config import (
     NonNegativeInt,
     PositiveInt,
     below,
+    failure,
 )
 from palestra.players import FromRunConfig
 from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.players.updates import AnyUpdatesConfig
 from palestra.text.algorithms import AnyTextAlgorithm
-from palestra.text.algorithms.algorithm import AlgorithmFailed, JobConfig, Seat, TextAlgorithm, chosen_examples
+from palestra.text.algorithms.algorithm import AlgorithmFailed, JobConfig, Seat, TextAlgorithm
 from palestra.text.algorithms.algorithm import Example as ChosenExample
 from palestra.text.game import TextGame
 from palestra.text.models.local import TuningConfig
@@ -29,7 +31,7 @@ from palestra.text.models.losses import PreferenceConfig
 from palestra.text.models.model import Example as JobExample
 from palestra.text.models.model import Job, PromptRefused, SamplingConfig, TextModel
 from palestra.text.models.sources import FolderConfig, NewConfig
-from palestra.text.rollouts import Rollouts
+from palestra.text.rollouts import DecisionRow, Rollouts
 from palestra.text.scripts import ScriptName, named_script, own_names, own_text_script_model
 from palestra.text.servers.calls import Calls
 from palestra.text.servers.config import ServerConfig, ServerTuningConfig
@@ -213,6 +215,45 @@ class TextPlayer:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.opt_steps = state["opt_steps"]
         self.model.load_state_dict(state["model"])
+
+
+def chosen_examples(algorithm: TextAlgorithm, rollouts: Rollouts, keys: torch.Tensor) -> list[ChosenExample]:
+    """Return the examples of an algorithm. Raises AlgorithmFailed, in one line, for what its loss cannot learn from."""
+    where, loss = f"{type(algorithm).__name__}.examples", algorithm.config.loss.name
+    try:
+        found = list(algorithm.examples(rollouts, keys))
+    except Exception as error:
+        raise AlgorithmFailed(f"{where}: raises {failure(error)}") from error
+    for each in found:
+        if (fault := _fault(each, loss)) is not None:
+            raise AlgorithmFailed(f"{where}: expected {fault}")
+    return found
+
+
+def _fault(example: Any, loss: str) -> str | None:
+    """Say what was expected of an example for a loss, and what was got; None if it is right."""
+    is_example = isinstance(example, ChosenExample) and isinstance(example.row, DecisionRow)
+    if (
+        not is_example
+        or not isinstance(example.answer, str | None)
+        or not isinstance(example.worse, DecisionRow | None)
+    ):
+        return f"Examples of decisions, got {example!r:.80}"
+    if not math.isfinite(example.weight) or (loss != "policy_gradient" and example.weight <= 0):
+        is_any = loss == "policy_gradient"
+        return (
+            f"{'a finite weight' if is_any else f'a positive weight, because the loss is {loss}'}, got {example.weight}"
+        )
+    if example.row.stop == "scripted":
+        return f"decisions of a model, got one of the scripted {example.row.player!r}"
+    if example.answer is not None and loss != "supervised":
+        return f"sampled answers for a {loss.replace('_', ' ')}, got {example.answer!r:.80}"
+    if (example.worse is None) == (loss == "preference"):
+        got = "none" if example.worse is None else repr(example.worse.answer)[:80]
+        return f"{'a' if example.worse is None else 'no'} worse answer, because the loss is {loss}, got {got}"
+    if example.worse is not None and example.worse.prompt != example.row.prompt:
+        return f"a worse answer to the same prompt, got one to {example.worse.prompt!r:.80}"
+    return None
 
 
 def _file_job(examples: Sequence[ChosenExample], config: JobConfig) -> FileJob:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from palestra.buffers.memory import NoRoom
 from palestra.callbacks import Callback
-from palestra.config import ConfigError, ConfigErrorItem, Failed, PartError, failure
+from palestra.config import ConfigError, ConfigErrorItem, Failed, PartError
 from palestra.run.base import BaseRunConfig
 from palestra.run.run import Run
 from palestra.run.run_checkpoints import RunCheckpoints
@@ -81,21 +81,6 @@ def telling_failures(run: Run, failures: tuple[type[Exception], ...]) -> Iterato
     except failures as error:
         traceback = write_traceback(run.folder.root, error)
         raise TrainingFailed(str(error), resume_hint(run.folder), traceback) from error
-
-
-@contextmanager
-def telling_own_method(own: type, base: type, name: str, failed: type[Exception]) -> Iterator[None]:
-    """A context in which what a user's own class raises in a method becomes `failed`, in a line that names the method.
-
-    base: the class whose method is no user's own. Exceptions of palestra's own, which tell or end something, stay.
-    """
-    try:
-        yield
-    except Exception as error:
-        is_ours = type(error).__module__.startswith("palestra.") or getattr(own, name) is getattr(base, name)
-        if is_ours:
-            raise
-        raise failed(f"{own.__name__}.{name}: raises {failure(error)}") from error
 
 
 def resume_hint(folder: RunFolder) -> str:

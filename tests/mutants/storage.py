@@ -23,7 +23,7 @@ STORAGE = [
             "for number in (between_dues,) if number is not None}",
         ),
         ("due = [number for number in past if number != between_dues]", "due = list(past)"),
-        ("kept = self.kept(past) | self.in_use()", "kept = self.kept(past)"),
+        ("between_dues) | self.in_use()\n", "between_dues)\n"),
         ("numbers = [number for number in numbers if number < latest] + [latest]", "pass"),
         (
             "return [self._place(number) for number in reversed(numbers)]",
@@ -69,8 +69,8 @@ STORAGE = [
         "run/checkpoints.py",
         SEGMENTS,
         (
-            "self._known_segments, self._written_ahead = {key: rows.segments for key, rows in stored.items()}, {}",
-            "self._known_segments, self._written_ahead = {}, {}",
+            "            self._named = {key: rows.segments for key, rows in stored.items()}",
+            "            self._named = {}",
         ),
         (
             '                named |= Manifest.read(self.folder.below(f"{number:08d}")).segments().keys()',
@@ -91,10 +91,13 @@ STORAGE = [
         SEGMENTS,
         ("(start // segment_rows + 1) * segment_rows", "(start // segment_rows) * segment_rows + segment_rows - 1"),
         (
-            "return max(0, num_added - buffer.capacity), num_added",
-            "return max(0, num_added - buffer.capacity + 1), num_added",
+            "    start = max(0, num_added - buffer.capacity)",
+            "    start = max(0, num_added - buffer.capacity + 1)",
         ),
-        ("start = max(first, num_added - num_added % segment_rows)", "start = num_added - num_added % segment_rows"),
+        (
+            "    reached = segments[-1].stop if segments else first",
+            "    reached = num_added - num_added % segment_rows",
+        ),
         (
             "yield start, part(rows, start - segment.start, num_rows(rows))",
             "yield start, part(rows, 0, num_rows(rows))",
@@ -174,7 +177,7 @@ STORAGE = [
         "storage/records_file.py",
         RECORDS,
         ("for line in lines_of(self.file, length) if line.is_whole", "for line in lines_of(self.file, length)"),
-        ("default=0))\n        self._measure = None", "default=0))"),
+        ('default=0))\n        vars(self).pop("measure", None)', "default=0))"),
         ("return float(value) if math.isfinite(value) else None", "return float(value)"),
     ),
     *mutants(

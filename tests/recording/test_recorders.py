@@ -94,11 +94,11 @@ def test_cut_back_to_a_checkpoint_and_written_again_gives_the_same_bytes(tmp_pat
 def test_what_a_checkpoint_says_of_the_records_is_what_a_cut_has_left(tmp_path: Path) -> None:
     recorder = JsonlRecorder(tmp_path / "r")
     recorder.write({"a": 1})
-    before = recorder.then
+    before = recorder.measure.then()
     recorder.write({"a": 2})
-    assert recorder.then == Measure([(tmp_path / "r").read_bytes()]).then() != before
+    assert recorder.measure.then() == Measure([(tmp_path / "r").read_bytes()]).then() != before
     recorder.cut(before.length)
-    assert recorder.then == before
+    assert recorder.measure.then() == before
 
 
 def test_cut_repairs_a_last_line_that_is_half_written(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_retention_on_the_mirror_is_that_of_the_folder_and_segments_go_with_the_
         for number in range(13):
             run.save(number, best=number == 3)
             run.mirror.finish()
-            run.checkpoints.remove_unkept(number)
+            run.checkpoints.remove_unkept(number, None)
             assert numbers_on_mirror(PLACE) == run.checkpoints.numbers()
             segments = {path.split("/")[1] for path in on_mirror(PLACE) if path.startswith("buffers/")}
             assert segments == set(run.folder.buffers.names())
@@ -350,7 +350,7 @@ def test_saves_go_on_during_an_upload_and_the_newest_is_sent_next(
         gate.open.set()
         run.mirror.finish()
         assert numbers_on_mirror(PLACE) == [8]
-        run.checkpoints.remove_unkept(8)
+        run.checkpoints.remove_unkept(8, None)
         assert run.checkpoints.numbers() == [8]
     assert run.told == []
     assert fetched(PLACE, tmp_path / "again") == (8, None, [])

@@ -62,6 +62,7 @@ class FitTrainer(Training):
     Where the config says `model: null`, `set_model` hands the model over before `fit`.
     """
 
+    config: FitConfig  # more exact than that of Training
     model: Model
     step_terms: Terms
 
@@ -73,10 +74,6 @@ class FitTrainer(Training):
     opt_steps = Counter("fit")
     items = Counter("fit")
     epochs = Counter("fit")
-
-    @property
-    def config(self) -> FitConfig:
-        return self.run.config
 
     def _build(self) -> None:
         config = self.config

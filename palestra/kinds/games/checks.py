@@ -40,14 +40,15 @@ def _stands_still(worlds: Any, fused_game: Any) -> bool:
     """Whether no world goes on.
 
     Between two rounds of a game in lockstep, a world that was cut off waits for roles that decide at their next move.
-    Where the game lets nobody decide, that world waits for ever.
+    Where the game lets nobody decide, that world waits for ever. The game is asked only if all worlds wait.
     """
-    if hasattr(worlds, "shares"):
-        return all(_stands_still(share, fused_game) for share in worlds.shares)
-    if not (isinstance(worlds, Worlds) and fused_game.game.lockstep):
-        return False
-    waits = worlds.truncated_pending & (worlds.awaiting & ~worlds.done).any(dim=1)
-    return bool((waits & ~fused_game.game.deciding(worlds.state).any(dim=1)).all())
+    for share in getattr(worlds, "shares", [worlds]):
+        if not (isinstance(share, Worlds) and fused_game.game.lockstep):
+            return False
+        waits = share.truncated_pending & (share.awaiting & ~share.done).any(dim=1)
+        if not waits.all() or fused_game.game.deciding(share.state).any():
+            return False
+    return True
 
 
 def _fault(player: Player, what: str, fused_game: Any) -> str:

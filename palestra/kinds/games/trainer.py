@@ -52,7 +52,6 @@ from palestra.rollouts import fuse
 from palestra.rollouts.solo import SoloWorlds
 from palestra.rollouts.transitions import Transitions, join_roles
 from palestra.run.branching import unequal_bits
-from palestra.run.records import History
 from palestra.run.run_checkpoints import stored_config
 from palestra.run.sections import OutputConfig
 from palestra.runtime.intervals import Counter, count
@@ -84,6 +83,8 @@ class PendingMetrics:
         statistics = config.statistics
         self.by_player = {player.name: Aggregates(statistics) for player in learners}
         self.info = {player.name: Aggregates(statistics) for player in learners if config.info}
+        kinds = {"metrics": self.by_player, "info": self.info}
+        self._all = {f"{kind}/{name}": each for kind, by_name in kinds.items() for name, each in by_name.items()}
         self.fields: list[InfoFields] = []
         for player in learners if config.info else ():
             if player.worlds is None:
@@ -111,30 +112,17 @@ class PendingMetrics:
         sums.join(more)
         self.fields[0].join(read["told"])
 
-    def shown(self, player: Player, history: History) -> dict[str, float]:
-        """The metrics of a player that the display shows.
-
-        Those of its episodes are from the last record, all others have come since then. history: of the run's records.
-        """
-        before = history.last(player.name)
-        names = [name for name in (*(f"return/{role}" for role in player.roles), "length") if name in before]
-        return {name: before[name] for name in names} | self.by_player[player.name].shown() | player.rates()
-
     def missing_info(self) -> Iterator[str]:
         """A line for each field of info that no environment has given, or not as a number; each line once."""
         yield from dict.fromkeys(line for fields in self.fields for line in fields.news())
 
     def state_dict(self) -> dict[str, Any]:
-        return {name: aggregates.state_dict() for name, aggregates in self._all().items()}
+        return {name: aggregates.state_dict() for name, aggregates in self._all.items()}
 
     def load_state_dict(self, state: Mapping[str, Any], device: torch.device) -> None:
-        for name, aggregates in self._all().items():
+        for name, aggregates in self._all.items():
             if name in state:  # a branch may ask for more
                 aggregates.load_state_dict(state[name], device)
-
-    def _all(self) -> dict[str, Aggregates]:
-        kinds = {"metrics": self.by_player, "info": self.info}
-        return {f"{kind}/{name}": each for kind, by_name in kinds.items() for name, each in by_name.items()}
 
 
 def _count_opt_steps(trainer: "Trainer", player: Player, num: int) -> None:
@@ -204,6 +192,7 @@ class Trainer(Training):
     stored = StoredGames
     rated = ("env_steps", "opt_steps")
     epoch_counter_names = ("roll_outs", "updates")
+    config: RunConfig  # more exact than that of Training
     algorithms: ClassVar[tuple[type[AlgorithmConfig], ...]] = ()  # the only ones by which players learn; (): any
     failures = (EnvironmentFailed, ActorsLost)
     is_counted = True
@@ -211,10 +200,6 @@ class Trainer(Training):
     opt_steps = Counter("after_step(player, metrics)")
     epochs = Counter("fit")
     episodes = Counter("record")
-
-    @property
-    def config(self) -> RunConfig:
-        return self.run.config
 
     def _build(self) -> None:
         check_algorithms(self.config, self.algorithms)
@@ -540,8 +525,14 @@ class Trainer(Training):
         return {p.name: p.replay_buffer for p in self.learners if p.replay_buffer is not None}
 
     def shown_metrics(self) -> dict[str, dict[str, float]]:
-        history = self.run.records.history
-        return {player.name: self.metrics.shown(player, history) for player in self.learners}
+        """Those of a player's episodes are from the last record, all others have come since then."""
+        shown = {}
+        for player in self.learners:
+            before = self.run.records.history.last(player.name)
+            names = [name for name in (*(f"return/{role}" for role in player.roles), "length") if name in before]
+            own = self.metrics.by_player[player.name].shown() | player.rates()
+            shown[player.name] = {name: before[name] for name in names} | own
+        return shown
 
     def _record_fields(self) -> dict[str, Any]:
         """The metrics of the players, and of the games of training that have finished."""

@@ -3,12 +3,12 @@
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
 
-from palestra.config import ConfigError, below
+from palestra.config import ConfigError, below, failure
 from palestra.data.columns import require_same_files
 from palestra.kinds.text.config import BUDGET_IS_SPENT, TextConfig
 from palestra.kinds.text.costs import TextCosts
@@ -39,7 +39,7 @@ from palestra.text.servers.jobs import FileJob, JobFailed
 from palestra.text.servers.ledger import BudgetReached
 from palestra.text.waves import PromptTooLong, Waves, Writer
 from palestra.training.async_evaluations import make_evaluating
-from palestra.training.checks import check_ready, telling_own_method
+from palestra.training.checks import check_ready
 from palestra.training.stored_training import StoredTraining
 from palestra.training.training import Training
 
@@ -68,6 +68,7 @@ class TextTrainer(Training):
     servers: the calls to models behind servers. costs: bounds of what they cost.
     """
 
+    config: TextConfig  # more exact than that of Training
     run_config = TextConfig
     stored = StoredDialogues
     counter_names = TextConfig.counters
@@ -136,10 +137,6 @@ class TextTrainer(Training):
         copies = self.run.copies
         found = self.from_runs[name] = find_text_player(name, config, None if copies is None else copies.players)
         return found
-
-    @property
-    def config(self) -> TextConfig:
-        return self.run.config
 
     def before_train(self) -> None:
         for name, each in self.seats.items():
@@ -309,8 +306,19 @@ class TextTrainer(Training):
         self.jobs = {}
         self.tunings.forget()
 
-    def _telling(self, stage: str) -> AbstractContextManager[None]:
-        return telling_own_method(type(self), TextTrainer, stage, AlgorithmFailed)
+    @contextmanager
+    def _telling(self, method: str) -> Iterator[None]:
+        """A context in which what a user's own class raises in a method becomes AlgorithmFailed, and names the method.
+
+        Exceptions of palestra's own, which tell or end something, stay.
+        """
+        try:
+            yield
+        except Exception as error:
+            is_own = getattr(type(self), method) is not getattr(TextTrainer, method)
+            if type(error).__module__.startswith("palestra.") or not is_own:
+                raise
+            raise AlgorithmFailed(f"{type(self).__name__}.{method}: raises {failure(error)}") from error
 
     def _make_waves(self) -> Waves:
         config = self.config

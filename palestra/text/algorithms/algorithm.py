@@ -1,6 +1,5 @@
 """What an algorithm of a text player is: it chooses from roll-outs what the player learns from."""
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
@@ -8,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 from pydantic import model_validator
 from torch import Tensor
 
-from palestra.config import Config, ConfigError, UserConfig, failure
+from palestra.config import Config, ConfigError, UserConfig
 from palestra.config.errors import listed
 from palestra.config.variants import Variants
 from palestra.games.dialogue.protocol import Protocol
@@ -128,42 +127,3 @@ class TextAlgorithm(ABC):
     def is_verdict(self, row: DecisionRow) -> bool:
         """Tell whether a decision of the player is the verdict of a verifier."""
         return row.verdict is not None and row.role in self.seat.protocol.verifiers
-
-
-def chosen_examples(algorithm: TextAlgorithm, rollouts: Rollouts, keys: Tensor) -> list[Example]:
-    """Return the examples of an algorithm. Raises AlgorithmFailed, in one line, for what its loss cannot learn from."""
-    where, loss = f"{type(algorithm).__name__}.examples", algorithm.config.loss.name
-    try:
-        found = list(algorithm.examples(rollouts, keys))
-    except Exception as error:
-        raise AlgorithmFailed(f"{where}: raises {failure(error)}") from error
-    for each in found:
-        if (fault := _fault(each, loss)) is not None:
-            raise AlgorithmFailed(f"{where}: expected {fault}")
-    return found
-
-
-def _fault(example: Any, loss: str) -> str | None:
-    """Say what was expected of an example for a loss, and what was got; None if it is right."""
-    is_example = isinstance(example, Example) and isinstance(example.row, DecisionRow)
-    if (
-        not is_example
-        or not isinstance(example.answer, str | None)
-        or not isinstance(example.worse, DecisionRow | None)
-    ):
-        return f"Examples of decisions, got {example!r:.80}"
-    if not math.isfinite(example.weight) or (loss != "policy_gradient" and example.weight <= 0):
-        is_any = loss == "policy_gradient"
-        return (
-            f"{'a finite weight' if is_any else f'a positive weight, because the loss is {loss}'}, got {example.weight}"
-        )
-    if example.row.stop == "scripted":
-        return f"decisions of a model, got one of the scripted {example.row.player!r}"
-    if example.answer is not None and loss != "supervised":
-        return f"sampled answers for a {loss.replace('_', ' ')}, got {example.answer!r:.80}"
-    if (example.worse is None) == (loss == "preference"):
-        got = "none" if example.worse is None else repr(example.worse.answer)[:80]
-        return f"{'a' if example.worse is None else 'no'} worse answer, because the loss is {loss}, got {got}"
-    if example.worse is not None and example.worse.prompt != example.row.prompt:
-        return f"a worse answer to the same prompt, got one to {example.worse.prompt!r:.80}"
-    return None

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from palestra.config import Config, ConfigError, PositiveFloat, PositiveInt, below
 from palestra.models.gradients import pieces
 from palestra.models.groups import GroupConfig, groups_of
-from palestra.models.learning import Learner, LearningConfig
+from palestra.models.learning import Learner
 from palestra.models.model import Model, Terms
 from palestra.randomness import fold, random_permutation
 from palestra.text.models.encode import Encoder, TokenizerError
@@ -50,6 +50,8 @@ class TuningConfig(Config):
         "precision": "float32",
     }
 
+    ema: ClassVar[None] = None  # which a Learner asks for
+
     num_passes: PositiveInt
     """how often a job goes through its examples, each time in another random order"""
     batch_size: PositiveInt
@@ -62,12 +64,6 @@ class TuningConfig(Config):
     """the gradient of all weights is scaled down to this norm if it is longer; null: never"""
     precision: Literal["float32", "bfloat16"]
     """of the network's computations; weights and gradients stay in their own"""
-
-    def learning(self) -> LearningConfig:
-        """Return the config of the opt steps."""
-        keys = ("batch_size", "num_microbatches", "groups", "max_grad_norm", "precision")
-        own = {key: getattr(self, key) for key in keys}
-        return LearningConfig(order=None, last_batch="keep", seeding=None, ema=None, **own)
 
 
 class Tuned(Model):
@@ -147,7 +143,7 @@ class LocalTuning(Tuning):
         return self._learner
 
     def _make_learner(self) -> Learner:
-        return Learner(Tuned(self.model.network, self.job), self.config.learning())
+        return Learner(Tuned(self.model.network, self.job), self.config)
 
     def _signature(self) -> str:
         return f"{self.job.loss.model_dump_json()} {self.config.model_dump_json()}"

@@ -59,11 +59,6 @@ class TextScenario(ABC):
         """Describe a question as people read it in one line."""
         return "; ".join(f"{name}: {' '.join(text.split())}" for name, text in question.fields.items())
 
-    def questions(self, keys: Tensor, held_out: bool, first: int = 0) -> list[Question]:
-        """Draw questions, numbered from `first` on. keys: as for `draw`."""
-        drawn = self.draw(keys, held_out)
-        return [Question(number, fields, label) for number, (fields, label) in enumerate(drawn, start=first)]
-
 
 NUM_DRAWS = 100
 
@@ -126,7 +121,7 @@ def _faults(scenario: TextScenario, protocol: Protocol) -> Iterator[tuple[str, s
             yield "draw", "expected the same questions for the same keys, got others at a second call"
         if _call(scenario, "draw", kept[-1:].clone(), held_out) != drawn[-1:]:
             yield "draw", "expected a question to come out alone as it does among others, got another one"
-        for question in scenario.questions(kept, held_out):
+        for question in (Question(number, *each) for number, each in enumerate(drawn)):
             for method, more in (("describe", ()), *(("argue", (v,)) for v in VERDICTS if v is not None)):
                 text = _call(scenario, method, question, *more)
                 if not isinstance(text, str) or not text.strip():

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from palestra.text.algorithms.algorithm import AlgorithmFailed, Example, TextAlgorithm, chosen_examples
+from palestra.text.algorithms.algorithm import AlgorithmFailed, Example, TextAlgorithm
+from palestra.text.players import chosen_examples
 from palestra.text.rollouts import Rollouts
 from tests.text.rows import row, seat
 

@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from palestra.config import check
-from palestra.text.algorithms.algorithm import Seat, chosen_examples
+from palestra.text.algorithms.algorithm import Seat
 from palestra.text.algorithms.malt import Malt, MaltConfig
 from palestra.text.dialogue import SILENT, Move, TextDialogue
 from palestra.text.game import TextGame
+from palestra.text.players import chosen_examples
 from palestra.text.rollouts import DecisionRow, Rollouts, transcripts
 from palestra.text.scripts import Honest
 from palestra.text.waves import Waves, Writer

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from palestra.config import ConfigError, UserConfig
 from palestra.randomness import fold, random_integers
+from palestra.text.dialogue import Question
 from palestra.text.scenarios.scenario import Drawn, TextScenario, make_text_scenario
 from tests.text.games import keys, text_config
 
@@ -43,7 +44,8 @@ def made(**changes: Any) -> TextScenario:
 
 def test_a_sound_scenario_passes() -> None:
     scenario = made()
-    [question] = scenario.questions(keys(1), held_out=False)
+    [drawn] = scenario.draw(keys(1), held_out=False)
+    question = Question(0, *drawn)
     assert scenario.argue(question, 1) == "The right answer is to accept."
     assert scenario.describe(question) == f"number: {question.fields['number']}"
 
