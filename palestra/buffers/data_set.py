@@ -107,7 +107,7 @@ class DataSetReplay(ReplayBuffer):
         self.held_out: dict[str, Tensor] | None = None
         self.num_drawn = 0
         self._has_played = False  # else asking for own rows would wait for a GPU
-        self._arrays: dict[int, list[np.ndarray]] = {}  # by the size of a batch: what _draw_rows is told
+        self._arrays: dict[int, tuple[np.ndarray, ...]] = {}  # by the size of a batch: what _draw_rows is told
 
     def take(self, rows: Mapping[str, Tensor], held_out: Mapping[str, Tensor] | None) -> None:
         """Take the rows of the file, on the CPU, which all are drawn from now on, and those that are held out."""
@@ -168,8 +168,8 @@ class DataSetReplay(ReplayBuffer):
             if self._on_cpu:
                 if batch_size not in self._arrays:
                     tensors = (data._words, self._words, self._added, batch.places, batch.words)
-                    self._arrays[batch_size] = [each.numpy() for each in tensors]
-                _draw_rows(self.key, self.num_samples, num, *self._arrays[batch_size])
+                    self._arrays[batch_size] = tuple(each.numpy() for each in tensors)
+                _draw_rows(self.key, self.num_samples, num, self._arrays[batch_size])
             else:
                 self.draw(batch.places)
                 data.num_samples = self.num_samples
@@ -189,35 +189,22 @@ class DataSetReplay(ReplayBuffer):
             return rows if self.home == self.device else {name: value.to(self.device) for name, value in rows.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"num_drawn": self.num_drawn, "capacity": self.capacity}
+        return super().state_dict() | {"num_drawn": self.num_drawn}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        least = min(self.capacity, state["capacity"])
-        if self.capacity != state["capacity"] and state["num_added"] > least:  # rows have other places
-            expected = f"expected the capacity before, {state['capacity']}, because own rows came round"
-            if state["num_added"] <= state["capacity"]:
-                expected = f"expected a capacity of at least {state['num_added']}, as there are own rows"
-            raise ValueError(f"{expected}, got {self.capacity}")
         super().load_state_dict(state)
         self._has_played = state["num_added"] > 0
         self.num_drawn = state["num_drawn"]
 
 
 @njit()
-def _draw_rows(
-    key: int,
-    num_samples: int,
-    num: int,
-    data: np.ndarray,
-    own: np.ndarray,
-    own_added: np.ndarray,
-    places: np.ndarray,
-    words: np.ndarray,
-) -> None:
+def _draw_rows(key: int, num_samples: int, num: int, arrays: tuple[np.ndarray, ...]) -> None:
     """Draw as a uniform buffer does, the first `num` rows among those of the file, the others among one's own.
 
-    data, own: the storage of both, with a spare row at the end.
+    arrays: the storage of both, with a spare row at the end; how many own rows were added; the places and the words of
+    the batch, which are filled.
     """
+    data, own, own_added, places, words = arrays
     state = mix(np.uint64(key) + np.uint64(num_samples + 1) * U_GAMMA)
     num_data, num_own = len(data) - 1, min(int(own_added[()]), len(own) - 1)
     for i in range(len(places)):

@@ -19,7 +19,7 @@ def plot(
         list[str] | None,
         typer.Option(
             help="a name of `palestra table`, or its end; * stands for any text; may be repeated; of tables: a score "
-            "[the scores of the players that learn]",
+            "[the scores of the players that learn]"
         ),
     ] = None,
     single: Annotated[bool, typer.Option("--single", help="draw each run as a line of its own")] = False,

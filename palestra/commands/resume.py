@@ -16,12 +16,11 @@ def resume(
     run: Annotated[
         str,
         typer.Argument(
-            help="the folder of a run, a sweep, several seeds or a tournament, or the URL of a run's mirror",
+            help="the folder of a run, a sweep, several seeds or a tournament, or the URL of a run's mirror"
         ),
     ],
     overrides: Annotated[
-        list[str] | None,
-        typer.Argument(help="of a run: keys that change no bit, as execution.loading.num_workers=0"),
+        list[str] | None, typer.Argument(help="of a run: keys that change no bit, as execution.loading.num_workers=0")
     ] = None,
     into: Annotated[
         Path | None, typer.Option("--run", help="for a mirror: the new folder of the run [runs/NAME]")

@@ -7,14 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from palestra.config import (
-    IMPORT_PATH,
-    ConfigError,
-    ConfigErrorItem,
-    apply_overrides,
-    checking,
-    load_yaml,
-)
+from palestra.config import IMPORT_PATH, ConfigError, ConfigErrorItem, apply_overrides, checking, load_yaml
 from palestra.config.errors import nearest_hint
 from palestra.config.own_classes import find_named
 from palestra.run.base import BaseRunConfig

@@ -21,16 +21,7 @@ from pydantic import ConfigDict, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from palestra.config.base import Config
-from palestra.config.errors import (
-    ConfigError,
-    comma_hint,
-    likeness,
-    listed,
-    mapping_hint,
-    nearest,
-    nearest_hint,
-    typed,
-)
+from palestra.config.errors import ConfigError, comma_hint, likeness, listed, mapping_hint, nearest, nearest_hint, typed
 from palestra.config.library import LibraryClass
 from palestra.config.own_classes import admits, load_class, load_function, load_named
 from palestra.config.own_modules import IMPORT_PATH

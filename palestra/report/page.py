@@ -14,14 +14,7 @@ from markupsafe import Markup
 from palestra.config import under
 from palestra.recording.results import label, printable
 from palestra.recording.values import Media, values_of
-from palestra.report.blocks import (
-    Block,
-    Heading,
-    Note,
-    Picture,
-    Section,
-    Strip,
-)
+from palestra.report.blocks import Block, Heading, Note, Picture, Section, Strip
 from palestra.report.comparison import comparison_section
 from palestra.report.evaluation_tables import evaluations_section
 from palestra.report.figures import Figures

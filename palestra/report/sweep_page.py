@@ -16,18 +16,7 @@ from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.trial import create_trial
 
 from palestra.recording.results import label, thinned
-from palestra.report.blocks import (
-    Block,
-    Cell,
-    Code,
-    Facts,
-    FigureGrid,
-    Heading,
-    Legend,
-    Note,
-    Section,
-    Table,
-)
+from palestra.report.blocks import Block, Cell, Code, Facts, FigureGrid, Heading, Legend, Note, Section, Table
 from palestra.report.figures import Figures
 from palestra.report.overview import MOST_ROWS, facts_of, named_texts
 from palestra.report.page import render_sections, write_page

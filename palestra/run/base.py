@@ -87,11 +87,7 @@ class BaseRunConfig(Config):
     bitless: ClassVar[tuple[str, ...]] = ()
     changeable: ClassVar[tuple[str, ...]] = ()
     extendable: ClassVar[tuple[str, ...]] = ("stop",)
-    usual: ClassVar[Any] = {
-        "seed": 0,
-        "stop": {"after": 50_000, "unit": "opt_steps"},
-        "callbacks": [],
-    }
+    usual: ClassVar[Any] = {"seed": 0, "stop": {"after": 50_000, "unit": "opt_steps"}, "callbacks": []}
 
     seed: NonNegativeInt
     """all random numbers of the run are derived from it"""

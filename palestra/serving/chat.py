@@ -46,9 +46,7 @@ class ChatParams(Params):
     n: Annotated[int, within(1, 128)] = 1
     seed: Annotated[int, within(-(2**63), 2**63 - 1)] = Field(default_factory=lambda: secrets.randbits(62))
     stop: Annotated[
-        list[str],
-        BeforeValidator(lambda stop: [stop] if isinstance(stop, str) else stop),
-        expected(STOPS, all, most=4),
+        list[str], BeforeValidator(lambda stop: [stop] if isinstance(stop, str) else stop), expected(STOPS, all, most=4)
     ] = Field(default_factory=list)
     logprobs: Annotated[bool, expected("true or false")] = False
 

@@ -56,10 +56,7 @@ class Measure:
 
     def then(self) -> RecordsThen:
         return RecordsThen(
-            length=self.length,
-            num_lines=self.num_lines,
-            sha256=self._all.hexdigest(),
-            last_line=self._last.hexdigest(),
+            length=self.length, num_lines=self.num_lines, sha256=self._all.hexdigest(), last_line=self._last.hexdigest()
         )
 
 

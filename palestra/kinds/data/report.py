@@ -19,17 +19,7 @@ from palestra.data.items import LABEL
 from palestra.kinds.data.models import load_model
 from palestra.recording.results import printable, score_text
 from palestra.recording.values import Image
-from palestra.report.blocks import (
-    Block,
-    Cell,
-    Heading,
-    Note,
-    Picture,
-    Section,
-    Strip,
-    Table,
-    count,
-)
+from palestra.report.blocks import Block, Cell, Heading, Note, Picture, Section, Strip, Table, count
 from palestra.report.figures import Figures
 from palestra.report.groups import Group
 from palestra.report.reading import Evaluated, RunData

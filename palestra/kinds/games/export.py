@@ -77,11 +77,7 @@ class Program(nn.Module):
 
 
 def export_player(
-    player: Player,
-    folder: Path,
-    onnx: bool,
-    tell: Callable[[str], None] = lambda line: None,
-    role: str | None = None,
+    player: Player, folder: Path, onnx: bool, tell: Callable[[str], None] = lambda line: None, role: str | None = None
 ) -> dict[str, int]:
     """Write `policy.pt2` (torch.export), `policy.json` and, with `onnx`, `policy.onnx` into a new folder.
 

@@ -8,14 +8,7 @@ from torch import Tensor
 from palestra.config import ConfigError, below, checking
 from palestra.games.game import TensorGame
 from palestra.games.policy import Memory, Policy
-from palestra.kinds.games.match import (
-    Match,
-    Position,
-    advise,
-    begin_match,
-    legal_moves,
-    read_legal_action,
-)
+from palestra.kinds.games.match import Match, Position, advise, begin_match, legal_moves, read_legal_action
 from palestra.kinds.games.stored import StoredGames
 from palestra.players import SCRIPTED, make_script, script_error
 from palestra.players.people import Left, Say, check_role

@@ -31,12 +31,7 @@ from palestra.kinds.games.actors import ActedGame, ActorsLost, Here, Place, Ther
 from palestra.kinds.games.checks import check_algorithms, fault_of_players
 from palestra.kinds.games.config import RunConfig
 from palestra.kinds.games.descriptions import final_evaluations, turns_in_words, updates_in_words
-from palestra.kinds.games.given_data import (
-    give_data,
-    require_same_data,
-    require_same_data_files,
-    require_same_spaces,
-)
+from palestra.kinds.games.given_data import give_data, require_same_data, require_same_data_files, require_same_spaces
 from palestra.kinds.games.imported_players import copy_players
 from palestra.kinds.games.parts import build_evaluations, build_parts, check_seat, warm_start
 from palestra.kinds.games.stored import StoredGames

@@ -33,11 +33,7 @@ DRAIN_S = 15.0  # how long calls that are out are awaited at the end
 class AskingConfig(Config):
     """The keys of every analysis that asks a model."""
 
-    usual: ClassVar[Any] = {
-        "sampling": {"temperature": 0.1},
-        "answers_at_once": 64,
-        "device": "cpu",
-    }
+    usual: ClassVar[Any] = {"sampling": {"temperature": 0.1}, "answers_at_once": 64, "device": "cpu"}
 
     model: AnyTextModelConfig
     """what is asked"""

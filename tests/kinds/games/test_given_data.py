@@ -33,6 +33,7 @@ from palestra.run.kinds import read_config
 from palestra.runtime.intervals import set_counts
 from palestra.scaling.states import equal
 from palestra.storage.facts import RunFacts
+from palestra.storage.stored_files import CheckpointError
 from palestra.training.training import Training
 from tests.games.gym_worlds import gym_data
 from tests.test_gym_training import lone_agent
@@ -190,6 +191,20 @@ def test_a_run_from_a_file_and_its_branch_into_play_go_on_to_the_same_bits() -> 
     assert isinstance(buffer, DataSetReplay)
     assert len(buffer) == 30
     assert buffer.num_drawn == 24 * 8 + 36 * 4
+    with pytest.raises(CheckpointError, match=r"a capacity of 30, because rows came round, got 40"):
+        Trainer.branch("played/checkpoints/latest", [changes[2].replace("30", "40"), "stop.after=70"], "more").fit()
+
+
+def test_a_branch_needs_room_for_the_rows_that_there_are() -> None:
+    record_play("play.npz", "cartpole")
+    config = config_of("dqn", "play.npz", rollout_length=3, replay_buffer={"share_of_data": 0.5})
+    num = fit(Path("run"), config).env_steps
+    at, end = "players.agent.algorithm.replay_buffer.capacity", "stop.after=30"
+    with pytest.raises(CheckpointError, match=rf"a capacity of at least {num}, as there are rows, got {num - 1}"):
+        Trainer.branch("run/checkpoints/latest", [f"{at}={num - 1}", end], "less").fit()
+    branch: Trainer = Trainer.branch("run/checkpoints/latest", [f"{at}={num}", end], "enough")
+    branch.fit()
+    assert branch.env_steps > num
 
 
 def test_other_bytes_are_refused_with_both_hashes() -> None:
