@@ -26,6 +26,7 @@ from palestra.evaluation.episodes import play_episodes
 from palestra.games.world import WorldGame
 from palestra.kinds.games.collecting import collect_play, write_columns
 from palestra.kinds.games.stored import open_to_play
+from palestra.run.kinds import read_config
 from palestra.runtime.intervals import count
 
 QUIET = ("output.save=null", "output.recorders=[]", "output.display=quiet", "stop.after=1000000000")
@@ -48,9 +49,13 @@ def write_rows(file: Path, num: int, episode_length: int = 200) -> None:
     np.savez(file, **columns)
 
 
-def make_trainer(algorithm: str, rows: str, *changes: str) -> Any:
+def config_of(algorithm: str, rows: str, *changes: str) -> Any:
     name, *words = words_of(algorithm, rows)
-    return palestra.make_trainer(starting_config(name, [*words, *QUIET, *changes]))
+    return starting_config(name, [*words, *QUIET, *changes])
+
+
+def make_trainer(algorithm: str, rows: str, *changes: str) -> Any:
+    return palestra.make_trainer(config_of(algorithm, rows, *changes))
 
 
 def rate(do: Callable[[], int], timed_seconds: float) -> dict[str, Any]:
@@ -181,11 +186,13 @@ def ready(work: Work) -> dict[str, Any]:
     )
     with TemporaryDirectory() as place:
         write_rows(few := Path(place) / "few.npz", 1000)
-        make_trainer("iql", str(few), own)
-        without, _ = seconds_of(lambda: make_trainer("iql", str(few), own))
+        with_few = config_of("iql", str(few), own)
+        palestra.make_trainer(with_few)
+        without, _ = seconds_of(lambda: palestra.make_trainer(with_few))
+        config = read_config(with_few.model_dump(), [f"replay_buffer.file={file}"])
         hashed()
         before = status_kib("VmRSS")
-        seconds, trainer = seconds_of(lambda: make_trainer("iql", str(file), own))
+        seconds, trainer = seconds_of(lambda: palestra.make_trainer(config))
     data = trainer.players["agent"].replay_buffer.data
     resident, num_bytes = 1024 * (status_kib("VmRSS") - before), file.stat().st_size
     peak = 1024 * (status_kib("VmHWM") - before)

@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from palestra.buffers.packed import num_rows
+from palestra.buffers.packed import is_image, num_rows
 from palestra.buffers.replay import PIECE, ReplayBuffer, ReplayConfig, UniformReplayConfig
 from palestra.config import Config, ConfigError, Fraction, InBranch, NonEmptyStr, NonNegativeInt, PositiveInt, check
 from palestra.randomness import U_GAMMA, mix
@@ -114,7 +114,10 @@ class DataSetReplay(ReplayBuffer):
         num = num_rows(rows)
         keys = self.config.model_dump(include={"layout", "scratch_folder"}) | {"name": "uniform", "capacity": num}
         self.data = ReplayBuffer(check(keys, UniformReplayConfig), self.device, *self._of_stream)
-        for first in range(0, num, PIECE):
+        if not any(map(is_image, rows.values())):
+            self.data.load_rows(0, rows)
+            self.data.load_state_dict({"num_added": num, "num_samples": 0})
+        for first in range(self.data.num_added, num, PIECE):
             piece = {name: value[first : first + PIECE] for name, value in rows.items()}
             self.data.add(piece, torch.ones(num_rows(piece), dtype=torch.bool))
         if held_out is not None:

@@ -263,8 +263,9 @@ class ReplayBuffer:
             self._forget(start, start + num)
             self._put(start, self._planes.unpack(packed))
         else:
-            for first in range(0, num, PIECE):
-                self._put(start + first, whole(part(packed, first, first + PIECE)))
+            size = PIECE if any(map(is_image, self._storage.values())) else num
+            for first in range(0, num, size):
+                self._put(start + first, whole(part(packed, first, first + size)))
 
     def _stored(self, start: int, stop: int) -> dict[str, Tensor]:
         if not max(self.num_added - self.capacity, 0) <= start <= stop <= self.num_added:

@@ -85,7 +85,8 @@ class LearnsByReplay(Algorithm):
         They are on the CPU. held_out: bool (N,), those from which nothing is learned, all of an episode or none.
         """
         assert isinstance(self.buffer, DataSetReplay)
-        learned, others = (self._made_of(recorded.at(each.nonzero()[:, 0])) for each in (~held_out, held_out))
+        parts = (recorded if each.all() else recorded.at(each.nonzero()[:, 0]) for each in (~held_out, held_out))
+        learned, others = map(self._made_of, parts)
         num = len(others["reward"])
         spread = torch.linspace(0, num - 1, min(num, MOST_HELD_OUT), dtype=torch.float64).long()
         self.buffer.take(learned, {name: value[spread] for name, value in others.items()} if len(spread) else None)
@@ -96,7 +97,7 @@ class LearnsByReplay(Algorithm):
         made = recorded
         if num:
             made = config.transitions.build(config.gamma, num, self.player.moves[:1], recorded.valid.device)(recorded)
-        return {name: value[made.valid] for name, value in made.rows().items()}
+        return {name: value if made.valid.all() else value[made.valid] for name, value in made.rows().items()}
 
     def roll_out(self, turn: Turn) -> None:
         """Play, and add the roll-out to the buffer, unless the player learns from recorded play alone."""

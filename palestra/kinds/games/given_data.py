@@ -69,7 +69,7 @@ def give_data(player: Player, game: Game, config: RunConfig) -> GivenData | None
         message = f"expected null, because {player.name}, which learns from recorded play, sits in several roles"
         raise ConfigError.at("game.observation.normalize", f"{message}, got a mapping")
     rows, role = recorded.rows, player.roles[0]
-    game.settle(role, rows.at((~held_out).nonzero()[:, 0]).observation)
+    game.settle(role, {name: value[~held_out] if held_out.any() else value for name, value in rows.observation.items()})
     clip = getattr(getattr(config.game, "reward", None), "clip", None)
     rows = replace(
         rows,
