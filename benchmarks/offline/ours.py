@@ -3,6 +3,7 @@
 WORK: {"kind": one of WORKS, "seed": ..., "timed_seconds": ..., "num_threads": ...}, and what the kind needs.
 """
 
+import ctypes
 import hashlib
 import time
 from collections.abc import Callable
@@ -194,6 +195,7 @@ def ready(work: Work) -> dict[str, Any]:
         before = status_kib("VmRSS")
         seconds, trainer = seconds_of(lambda: palestra.make_trainer(config))
     data = trainer.players["agent"].replay_buffer.data
+    ctypes.CDLL(None).malloc_trim(0)  # what was freed, and is kept for later, does not count
     resident, num_bytes = 1024 * (status_kib("VmRSS") - before), file.stat().st_size
     peak = 1024 * (status_kib("VmHWM") - before)
     assert len(data) == work["num_rows"]
