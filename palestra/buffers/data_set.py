@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from palestra.buffers.packed import is_image, num_rows
-from palestra.buffers.replay import PIECE, ReplayBuffer, ReplayConfig, UniformReplayConfig
+from palestra.buffers.replay import PIECE, ReplayBuffer, ReplayConfig, UniformReplayConfig, kinds_of
 from palestra.config import Config, ConfigError, Fraction, InBranch, NonEmptyStr, NonNegativeInt, PositiveInt, check
 from palestra.randomness import U_GAMMA, mix
 from palestra.runtime.compiling import njit
@@ -144,6 +144,9 @@ class DataSetReplay(ReplayBuffer):
         if missing := [name for name in self.data._kinds if name not in rows]:
             told = f"expected columns of what the player's own play has, too, but that has no {', '.join(missing)}"
             raise ConfigError.at("replay_buffer.columns", told)
+        if not self._storage and (own := kinds_of({name: rows[name] for name in self.data._kinds})) != self.data._kinds:
+            message = f"expected rows as the player's own play has them, {own}, got {self.data._kinds}"
+            raise ConfigError.at("replay_buffer.columns", message)
         super().add({name: rows[name] for name in self.data._kinds}, valid)
         self._has_played = True
 

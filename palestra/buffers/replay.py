@@ -188,7 +188,7 @@ class ReplayBuffer:
 
     def _allocate(self, rows: Mapping[str, Tensor]) -> None:
         """Allocate the storage: `capacity` rows, and one more for invalid rows."""
-        self._kinds = _kinds(rows)
+        self._kinds = kinds_of(rows)
         self.row_bytes = sum(value.shape[1:].numel() * value.dtype.itemsize for value in rows.values())
         if self.shares_frames:
             self._planes = PlaneStores(rows, self.capacity, self.folder)
@@ -275,20 +275,20 @@ class ReplayBuffer:
         return {name: value.index_select(0, places) for name, value in self._storage.items()}
 
     def _put(self, start: int, stored: Mapping[str, Tensor]) -> None:
-        _require_same(stored, _kinds(self._storage))
+        _require_same(stored, kinds_of(self._storage))
         places = torch.arange(start, start + num_rows(stored), device=self.home) % self.capacity
         for name, value in stored.items():
             self._storage[name].index_copy_(0, places, value.to(self.home))
 
 
-def _kinds(rows: Mapping[str, Tensor]) -> dict[str, str]:
+def kinds_of(rows: Mapping[str, Tensor]) -> dict[str, str]:
     """Describe the type and the shape of each entry of a row, by name."""
     return {name: f"{value.dtype} {tuple(value.shape[1:])}" for name, value in sorted(rows.items())}
 
 
 def _require_same(rows: Mapping[str, Tensor], held: dict[str, str]) -> None:
     """Raise ValueError unless rows have the names, types and shapes of those that the buffer holds."""
-    if (got := _kinds(rows)) != held:
+    if (got := kinds_of(rows)) != held:
         raise ValueError(f"expected rows as the replay buffer holds them, {held}, got {got}")
 
 

@@ -48,6 +48,7 @@ def read_set(path: str, ratio: int) -> tuple[list[str], str, Callable[[str], Arr
     found: dict[str, list[Array]] = {}
     with _reading(path) as folder:
         about, files = _about(folder), _read_files(folder, ratio)
+        action = _actions(json.loads(about["action_space"]))
         leaves = [Leaf(column, (name,), ()) for column, name in NUMBERS.items()]
         for part in ("observation", "action"):
             for keys, shape in _leaves(json.loads(about[f"{part}_space"])):
@@ -79,7 +80,7 @@ def read_set(path: str, ratio: int) -> tuple[list[str], str, Callable[[str], Arr
     for _, content in sorted(files.items()):
         sha256.update(content)
     names = [*arrays, "episode", *(f"next_{name}" for name in seen)]
-    return names, sha256.hexdigest(), array, _actions(json.loads(about["action_space"]))
+    return names, sha256.hexdigest(), array, action
 
 
 def find_references(path: str) -> dict[str, float] | None:
@@ -167,6 +168,8 @@ def _actions(space: Any) -> dict[str, Any] | None:
             return {"discrete": num}
         case {"type": "MultiDiscrete", "nvec": nums} if np.ndim(nums) == 1 and not np.any(space.get("start", 0)):
             return {"multi_discrete": nums}
+        case {"type": "MultiBinary", "n": int(num)}:
+            return {"multi_discrete": [2] * num}
         case {"type": "Box"}:
             bounds = {key: np.broadcast_to(np.float64(space[key]), space["shape"]) for key in ("low", "high")}
             if all(np.isfinite(each).all() and each.size for each in bounds.values()):

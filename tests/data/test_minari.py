@@ -97,6 +97,7 @@ def test_columns_have_the_names_of_ours() -> None:
         (spaces.MultiDiscrete([2, 5]), {"multi_discrete": [2, 5]}),
         (spaces.Box(-2.0, np.array([1.0, 3.0]), (2,)), {"low": [-2.0, -2.0], "high": [1.0, 3.0]}),
         (spaces.Box(0.0, np.inf, (2,)), None),
+        (spaces.MultiBinary(3), {"multi_discrete": [2, 2, 2]}),
     ],
 )
 def test_a_set_says_what_its_actions_are(space: Any, wanted: Any) -> None:
@@ -157,6 +158,13 @@ def test_what_does_not_fit_is_told(storage: str) -> None:
     (STORE / "tests-v0/data/more").symlink_to("/etc/hostname")
     change(data_format=storage)
     assert "more is no regular file" in refusal()
+
+
+@pytest.mark.parametrize("bounds", [{}, {"low": [0, 1, 2, 3], "high": 1}, {"low": "x", "high": 1}])
+def test_odd_bounds_of_actions_are_told(bounds: dict[str, Any]) -> None:
+    write("hdf5", spaces.Box(0, 1, (2,)))
+    change(action_space=json.dumps({"type": "Box", "shape": [2], **bounds}))
+    assert refusal().startswith("expected a data set that Minari has written in ")
 
 
 def test_other_files_are_not_read() -> None:

@@ -6,9 +6,11 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from palestra.cli import app
+from palestra.kinds.games.recorded import OF_COLUMNS
 from palestra.kinds.games.trainer import Trainer
 from palestra.storage.records_file import read_records
 from tests.docs.examples import blocks
@@ -89,8 +91,49 @@ def test_columns_of_other_names_are_named_also_without_a_game() -> None:
         assert trainer.game.spaces["agent"]["observation"].shape == (3,)
     shown = CliRunner().invoke(app, ["data", "show", "log.csv", *NAMED, "columns.action=[steering]"])
     assert "3 rows in 1 episodes, of which 1 terminated" in shown.output
-    refused = CliRunner().invoke(app, ["data", "show", "log.csv", *NAMED])
-    assert "replay_buffer.columns: expected columns of log.csv whose names tell action" in refused.output
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("columns.extras={}", "replay_buffer.columns: expected columns of log.csv whose names tell action, got x, y"),
+        ("columns.action=5", "replay_buffer.columns.action: expected a list, each item a string"),
+        ("columns.action=steering", "replay_buffer.columns.action: expected a list, each item a string"),
+        ("columns.action=[wheel]", "replay_buffer.columns.action: expected columns of the file (x, y, speed"),
+        ("columns=5", "replay_buffer.columns: expected a mapping with the keys observation, action"),
+        ("columns={}", "replay_buffer.columns.observation: expected a mapping"),
+        (
+            "replay_buffer.column.action=[steering]",
+            "replay_buffer.column.action=[steering]: expected replay_buffer.col",
+        ),
+        ("columns.truncated=cost", "replay_buffer.columns.truncated: expected 0 or 1 in every row, got -1.0 in row 0"),
+        ("columns.terminated=name", "expected true or false, or 1 or 0, in the column 'name', got 'b' in row 1 ("),
+    ],
+)
+def test_words_that_name_no_columns_are_told_in_a_line(word: str, told: str) -> None:
+    lines = LOG.splitlines()
+    Path("log.csv").write_text(
+        "\n".join(f"{line},{end}" for line, end in zip(lines, ("name", "TRUE", "b", "0"), strict=True))
+    )
+    steering = [] if "action" in word or "extras" in word else ["columns.action=[steering]"]
+    done = CliRunner().invoke(app, ["data", "show", "log.csv", *NAMED, *steering, word])
+    assert done.exit_code == 2
+    assert told in done.output, done.output
+
+
+def test_columns_of_one_player_are_not_those_of_another() -> None:
+    rows = {"observation": np.ones((6, 5), dtype=np.float32), "action": np.array([0, 1, 0, 1, 0, 1])}
+    np.savez("matrix.npz", **rows, reward=np.ones(6), other=np.zeros(6), terminated=np.ones(6, dtype=bool))
+    said = "players.column.algorithm.replay_buffer.columns.reward=other"
+    done = CliRunner().invoke(app, ["config", "bc", "matrix", "replay_buffer.file=matrix.npz", said])
+    assert done.exit_code == 0, done.output
+    players = yaml.safe_load(done.output)["players"]
+    found = {name: each["algorithm"]["replay_buffer"]["columns"]["reward"] for name, each in players.items()}
+    assert found == {"row": "reward", "column": "other"}
+    assert OF_COLUMNS.fullmatch("game.arguments.columns=3") is None
+    inner = OF_COLUMNS.fullmatch("replay_buffer.columns.observation.columns=[a]")
+    assert inner is not None
+    assert inner.groups() == (None, "columns.observation.columns=[a]")
 
 
 def test_an_algorithm_without_a_replay_buffer_is_refused_in_a_line() -> None:

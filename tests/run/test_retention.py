@@ -65,6 +65,7 @@ def test_exactly_what_the_config_names_is_kept_and_loads(
     assert_all_sound(checkpoints)
     checkpoints.in_use = set
     there = checkpoints.numbers()
+    assert checkpoints.between_dues(latest) == stopped
     checkpoints.remove_unkept(latest, stopped)
     assert set(checkpoints.numbers()) == kept_numbers(there, **rules, best=best, between_dues=stopped)
     assert_all_sound(checkpoints)

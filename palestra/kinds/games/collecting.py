@@ -5,6 +5,7 @@ Letters: B worlds, M moves of the role, N rows.
 
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from palestra.games.normalization import UNCHANGED
 from palestra.games.policy import Decision, Memory, Policy
 from palestra.games.spaces_game import find_spaces
 from palestra.kinds.games.play import seat
-from palestra.kinds.games.recorded import find_columns, read_play
+from palestra.kinds.games.recorded import OF_COLUMNS, find_columns, read_play
 from palestra.kinds.games.stored import StoredGames
 from palestra.players.people import check_role
 from palestra.report.page import write_page
@@ -150,8 +151,11 @@ def describe_play(path: str, overrides: Sequence[str] = ()) -> list[str]:
 
     overrides: of columns, where they have names of their own. Raises ConfigError for a file that holds none.
     """
+    for word in (word for word in overrides if OF_COLUMNS.fullmatch(word) is None):
+        raise ConfigError.at(word, "expected replay_buffer.columns.KEY=VALUE, got other words")
     file, columns = read_columns(path), find_columns(path, None, ROLE, overrides)
-    game = make_game(find_spaces(file, columns, ROLE) | {"observation": UNCHANGED.model_dump()})
+    spaces = find_spaces(replace(file, action=None), columns, ROLE)  # as the rows show them
+    game = make_game(spaces | {"observation": UNCHANGED.model_dump()})
     keys = {"name": "data_set", "file": path, "columns": columns, "held_out": None, "share_of_data": 1.0}
     keys |= {"capacity": 1, "layout": "whole", "scratch_folder": None}
     play = read_play(check(keys, DataSetReplayConfig), game, ROLE)

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from palestra.buffers.data_set import Columns, DataSetReplayConfig
-from palestra.config import ConfigError, below, walk
+from palestra.buffers.data_set import Columns, ColumnsConfig, DataSetReplayConfig
+from palestra.config import ConfigError, below, check, walk
 from palestra.config.files import apply_overrides
 from palestra.data.columns import read_columns
 from palestra.data.table import check_column, unknown_columns
@@ -33,9 +33,11 @@ KNOWN = {  # columns of our own files, of which Minari's sets have the names, to
     "legal": ("legal",),
     "next_legal": ("next_legal",),
 }
-OF_COLUMNS = re.compile(r"^(?:[^=]*\.)?(columns(?:\.[^=]*)?=.*)", re.DOTALL)  # an override of them
+OF_COLUMNS = re.compile(  # an override of them: whose, and what it says
+    r"(?:(?:players\.([^.=]+)\.)?(?:[^=]*\.)?replay_buffer\.)?(columns(?:\.[^=]*)?=.*)", re.DOTALL
+)
 ROUNDING = 1e-6
-WORDS = {"true": 1.0, "false": 0.0, "1": 1.0, "0": 0.0}  # of flags in tables, in small or capital letters
+WORDS = {"true": 1, "1": 1, "1.0": 1, "false": 0, "0": 0, "0.0": 0}  # of flags in tables; letters may be capital
 Array = np.ndarray[Any, Any]
 
 
@@ -64,10 +66,12 @@ def read_play(config: DataSetReplayConfig, game: Game, role: str) -> RecordedPla
         return _Rows(config, game, role).play()
 
 
-def find_columns(path: str, game: Game | None, role: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
+def find_columns(
+    path: str, game: Game | None, role: str, overrides: Sequence[str] = (), player: str | None = None
+) -> dict[str, Any]:
     """Return what a first file says as `columns`, by the names of the columns of a file.
 
-    game: in which a role has decided; None: any. overrides: those of columns count, whatever stands before `columns`.
+    game: in which a role has decided; None: any. overrides: those of columns count, unless they name another player.
     Raises ConfigError, with paths from `replay_buffer` on, for a file whose columns have other names.
     """
     with below("replay_buffer.file"):
@@ -88,12 +92,16 @@ def find_columns(path: str, game: Game | None, role: str, overrides: Sequence[st
     lists["action"] = lists["action"] or [each for each in names if each.startswith("action.")]
     observations = {key: entries(key) or None for key in ("observation", "next_observation")}
     columns: Any = {**found, **lists, **observations, "extras": {}}  # own play need not have those of the file
-    said = filter(None, map(OF_COLUMNS.search, overrides))
+    said = [each.groups() for each in map(OF_COLUMNS.fullmatch, overrides) if each is not None]
     with below("replay_buffer"):
-        columns = apply_overrides({"columns": columns}, [each[1] for each in said])["columns"]
-    if missing := [key for key in ("observation", "action", "reward") if not columns[key]]:
+        words = [word for whose, word in said if whose in (None, player)]
+        columns = apply_overrides({"columns": columns}, words)["columns"]
+    named = columns if isinstance(columns, dict) else {}
+    if missing := [key for key in ("observation", "action", "reward") if key in named and not named[key]]:
         told = f"expected columns of {path} whose names tell {', '.join(missing)}, got {', '.join(names):.300}"
         raise ConfigError.at("replay_buffer.columns", f"{told}; name them, as replay_buffer.columns.reward=NAME")
+    with below("replay_buffer.columns"):
+        check(columns, ColumnsConfig)
     return columns
 
 
@@ -265,7 +273,12 @@ class _Rows:
                 column = self.file.column(name)
                 if column.dtype == object and column.ndim == 1 and words:
                     cells = [each.strip().lower() for each in column.tolist()]
-                    column = np.array([words[each] for each in cells]) if words.keys() >= {*cells} else column
+                    for row in (row for row, each in enumerate(cells) if each not in words):
+                        got = f"{column[row]!r:.80} in row {row} (counted from 0)"
+                        raise ConfigError.at(
+                            "", f"expected true or false, or 1 or 0, in the column {name!r}, got {got}"
+                        )
+                    column = np.array([words[each] for each in cells])
                 if column.dtype == object:
                     check_column(name, column, False, "recorded play consists of numbers")
                 if len(column) != self.num:

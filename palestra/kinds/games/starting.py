@@ -68,8 +68,9 @@ def starting_data(algorithm: str, said: Data, overrides: Sequence[str]) -> Data:
     if algorithm in losses:
         learner = {"name": losses[algorithm], "loss": {"name": algorithm}}
     model: Any = ALGORITHM.model_of(learner)
-    if file is not None and "replay_buffer" not in model.model_fields:
-        message = f"expected an algorithm with a replay buffer (dqn, sac, td3, td3_bc, off_policy), got {algorithm!r}"
+    if file is not None and "replay_buffer" not in getattr(model, "model_fields", ("replay_buffer",)):
+        known = names_of(tuple(each for each in members_of(AnyAlgorithm) if "replay_buffer" in each.model_fields))
+        message = f"expected an algorithm with a replay buffer ({', '.join(known)}), got {algorithm!r}"
         raise ConfigError.at("replay_buffer.file", f"{message}, which learns from its own play alone")
     beside = joined(getattr(model, "usual_run", {}), dict(config.usual_run))
     roles = beside.get("roles") or {role: role for role in game.roles}
@@ -78,7 +79,7 @@ def starting_data(algorithm: str, said: Data, overrides: Sequence[str]) -> Data:
         if player in players:
             continue
         if whose in (None, player) or "random" not in scripts_for(game, config, role):
-            given = {} if file is None else _learning_from(file, find_columns(file, game, role, overrides))
+            given = {} if file is None else _learning_from(file, find_columns(file, game, role, overrides, player))
             players[player] = {"algorithm": completed(learner | given, ALGORITHM, spaces_of(game, role))}
         else:
             players[player] = {"scripted": "random"}
