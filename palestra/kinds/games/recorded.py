@@ -87,7 +87,9 @@ def find_columns(
             return stored if game is None else dict(zip(game.spaces[role], stored.values(), strict=True))
         return {name: stored[name] for name in game.spaces[role] if name in stored}
 
-    found = {key: next((each for each in known if each in names), None) for key, known in KNOWN.items()}
+    mask = getattr(getattr(game, "config", None), "action_mask", None)  # as observation.NAME
+    known_names = KNOWN | {"legal": ("legal", mask), "next_legal": ("next_legal", f"next_{mask}")}
+    found = {key: next((each for each in known if each in names), None) for key, known in known_names.items()}
     lists = {key: None if (name := found[key]) is None else [name] for key in ("action", "legal", "next_legal")}
     lists["action"] = lists["action"] or [each for each in names if each.startswith("action.")]
     observations = {key: entries(key) or None for key in ("observation", "next_observation")}

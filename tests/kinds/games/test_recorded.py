@@ -331,6 +331,23 @@ def test_observations_and_actions_are_as_an_environment_or_players_have_them() -
         assert line.startswith(f"replay_buffer.columns.{key}: expected "), line
 
 
+def test_the_mask_in_an_observation_says_which_actions_are_legal() -> None:
+    masks, walk = np.array([[1, 0, 1], [1, 1, 0], [1, 0, 1], [0, 1, 1]], dtype=np.int8), np.zeros((4, 3), np.float32)
+    seen = gymnasium.spaces.Dict(walk=gymnasium.spaces.Box(-1, 1, (3,)), mask=gymnasium.spaces.MultiBinary(3))
+    gymnasium.register("Masked-v0", lambda: Spaces(seen, gymnasium.spaces.Discrete(3)))
+    config = cart_pole(id="Masked-v0", arguments={}) | {"action_mask": "observation.mask"}
+    game = GymnasiumGame(check(config, GymnasiumConfig), CPU)
+    entries = {"observation.walk": walk, "observation.mask": masks}
+    entries |= {f"next_{name}": np.roll(value, -1, axis=0) for name, value in entries.items()}
+    found = read(save(observation=None, next_observation=None, action=np.array([0, 1, 2, 2]), **entries), game).rows
+    assert found.legal is not None
+    assert found.legal.equal(torch.from_numpy(masks > 0))
+    assert found.next_legal.equal(torch.from_numpy(np.roll(masks, -1, axis=0) > 0))
+    assert "row 1 of episode" in refusal(
+        save(observation=None, next_observation=None, action=np.array([0, 2, 2, 2]), **entries), game
+    )
+
+
 BOX, CHOICES = Box((-1.0, -2.0), (1.0, 2.0)), MultiDiscrete((2, 3))
 FLAGS = np.array([[1, 0, 1, 1, 0]] * 4)
 BAD: dict[str, tuple[Any, dict[str, Any], str]] = {
