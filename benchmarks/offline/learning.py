@@ -295,7 +295,8 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
             f"{mean.value:.4g} [{mean.low:.4g}, {mean.high:.4g}]",
         ]
         told = "" if better is None or row["who"] != "palestra" else f"{better.value:.3g}"
-        cells.append(f"{told} [{better.low:.3g}, {better.high:.3g}]" if told else "")
+        is_known = told and np.isfinite(better.low)  # of few seeds no interval is told
+        cells.append(f"{told} [{better.low:.3g}, {better.high:.3g}]" if is_known else told)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
