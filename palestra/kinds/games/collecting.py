@@ -151,8 +151,8 @@ def describe_play(path: str, overrides: Sequence[str] = ()) -> list[str]:
 
     overrides: of columns, where they have names of their own. Raises ConfigError for a file that holds none.
     """
-    for word in (word for word in overrides if OF_COLUMNS.fullmatch(word) is None):
-        raise ConfigError.at(word, "expected replay_buffer.columns.KEY=VALUE, got other words")
+    if others := [word for word in overrides if OF_COLUMNS.fullmatch(word) is None]:
+        raise ConfigError.at(others[0], "expected replay_buffer.columns.KEY=VALUE, got other words")
     file, columns = read_columns(path), find_columns(path, None, ROLE, overrides)
     spaces = find_spaces(replace(file, action=None), columns, ROLE)  # as the rows show them
     game = make_game(spaces | {"observation": UNCHANGED.model_dump()})

@@ -275,8 +275,8 @@ class _Rows:
                 column = self.file.column(name)
                 if column.dtype == object and column.ndim == 1 and words:
                     cells = [each.strip().lower() for each in column.tolist()]
-                    for row in (row for row, each in enumerate(cells) if each not in words):
-                        got = f"{column[row]!r:.80} in row {row} (counted from 0)"
+                    if unknown := [row for row, each in enumerate(cells) if each not in words]:
+                        got = f"{column[unknown[0]]!r:.80} in row {unknown[0]} (counted from 0)"
                         raise ConfigError.at(
                             "", f"expected true or false, or 1 or 0, in the column {name!r}, got {got}"
                         )

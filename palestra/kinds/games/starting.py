@@ -68,7 +68,7 @@ def starting_data(algorithm: str, said: Data, overrides: Sequence[str]) -> Data:
     if algorithm in losses:
         learner = {"name": losses[algorithm], "loss": {"name": algorithm}}
     model: Any = ALGORITHM.model_of(learner)
-    if file is not None and "replay_buffer" not in getattr(model, "model_fields", ("replay_buffer",)):
+    if file is not None and model is not None and "replay_buffer" not in model.model_fields:
         known = names_of(tuple(each for each in members_of(AnyAlgorithm) if "replay_buffer" in each.model_fields))
         message = f"expected an algorithm with a replay buffer ({', '.join(known)}), got {algorithm!r}"
         raise ConfigError.at("replay_buffer.file", f"{message}, which learns from its own play alone")
