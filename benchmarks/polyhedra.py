@@ -215,7 +215,7 @@ def original_test_config(
     config = _bare_run(steps, device, num_threads)
     config["game"]["max_rounds"] = 10
     config["num_worlds"] = num_worlds
-    learner = {"algorithm": algorithm, "warm_start": None, "updates": {"name": "constant"}}
+    learner = {"algorithm": algorithm, "warm_start": None, "updates": {"name": "constant"}, "meets": None}
     config["players"] = {"host": learner, "agent": learner}
     config["execution"]["compile"] = compiled
     config["output"]["display"] = "quiet"

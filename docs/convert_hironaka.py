@@ -261,6 +261,7 @@ def player(config: dict[str, Any], role: str, net: str | None) -> dict[str, Any]
         },
         "warm_start": None,
         "updates": {"name": "constant"},
+        "meets": None,
     }
 
 

@@ -391,7 +391,7 @@ def config_of(algorithm: str, combination: Combination) -> Data:
 
 def _seats(game: str, algorithm: str, learns: Data) -> Data:
     """Who learns, and where."""
-    player = {"algorithm": learns, "warm_start": None, "updates": {"name": "constant"}}
+    player = {"algorithm": learns, "warm_start": None, "updates": {"name": "constant"}, "meets": None}
     if game == "polyhedra":
         others = [name for name, learner in LEARNERS.items() if "discrete" in learner.actions]
         other = LEARNERS[others[(others.index(algorithm) + 1) % len(others)]]
@@ -399,6 +399,7 @@ def _seats(game: str, algorithm: str, learns: Data) -> Data:
             "algorithm": other.algorithm | other.actions["discrete"],
             "warm_start": None,
             "updates": {"name": "constant"},
+            "meets": None,
         }
         return {"roles": {"host": "host", "agent": "agent"}, "players": {"host": player, "agent": rival}}
     roles = {

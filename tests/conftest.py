@@ -142,6 +142,7 @@ LEARNER: Data = {
     },
     "warm_start": None,
     "updates": {"name": "constant"},
+    "meets": None,
 }
 PLAIN: Data = {"normalize": None, "clip": None}  # observations as a game gives them
 TINY: Data = {

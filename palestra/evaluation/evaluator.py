@@ -129,7 +129,7 @@ def play_games(
         info={},
         declared=game.declared_scores,
         scores=game.scores(ends),
-        wins=game.wins(ends),
+        wins={role: float(each.sum()) for role, each in game.wins(ends).items()},
         clusters=clusters,
     )
 

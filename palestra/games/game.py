@@ -43,16 +43,16 @@ class GameEnds(NamedTuple):
     clusters: Tensor | None
 
 
-def wins_by_return(returns: Mapping[str, Tensor]) -> dict[str, float]:
-    """Count the games that each of two roles has won by the higher return; equal returns count half for each.
+def wins_by_return(returns: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tell which games each of two roles has won by the higher return, float64 (n,); equal returns are half a win.
 
     Empty in games of more or fewer roles.
     """
     if len(returns) != 2:
         return {}
     (first, one), (second, other) = returns.items()
-    wins = float(((one > other).double() + 0.5 * (one == other).double()).sum())
-    return {first: wins, second: len(one) - wins}
+    wins = (one > other).double() + 0.5 * (one == other).double()
+    return {first: wins, second: 1.0 - wins}
 
 
 class OutsideEntry(NamedTuple):
@@ -414,8 +414,8 @@ class TensorGame(Game):
         """
         return {}
 
-    def wins(self, ends: GameEnds) -> Mapping[str, float]:
-        """Count the contests that each of two roles has won, of which the ratings of players are made.
+    def wins(self, ends: GameEnds) -> Mapping[str, Tensor]:
+        """Count the contests of each game that each of two roles has won: (n,) by role. Ratings are made of them.
 
         Unless a game says otherwise a game is a contest, won by the higher return; equal returns count half for each.
         """

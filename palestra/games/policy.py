@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, Protocol
 from torch import Tensor
 
 Memory = dict[str, Tensor]
-Observes = Literal["observation", "with_critics", "state", "nothing"]
+Observes = Literal["observation", "with_critics", "state", "nothing", "seats"]
 
 
 class Decision(NamedTuple):
@@ -32,7 +32,8 @@ class Policy(Protocol):
     """How a player acts in a seat.
 
     observes: what `view` is: the role's observation; in roll-outs alone, the same with what the game shows critics
-    alone (`with_critics`); the state of the game; or nothing ({}).
+    alone (`with_critics`); the state of the game; nothing ({}); or, in a seat that several players share, all of these
+    by their names (`seats`).
     """
 
     observes: Observes

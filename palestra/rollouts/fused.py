@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from palestra.games.game import Observation, State, TensorGame, expand_mask
+from palestra.games.game import GameEnds, Observation, State, TensorGame, expand_mask
 from palestra.games.policy import Decision, Memory, Policy, require_policies
 from palestra.randomness import fold, runs_on_cpu
 from palestra.rollouts import fused_kernel
 from palestra.rollouts.played import PlayedGame, RunningGames, remember
+from palestra.rollouts.seated import Results, SeatedPolicy
 from palestra.rollouts.transitions import Transitions, by_tensor
 from palestra.runtime.device import moved
 
@@ -37,6 +38,7 @@ class Worlds(RunningGames):
     truncated_pending: worlds that were truncated and play on only until every collected seat has its next observation.
     awaiting, done, pending_reward: (B, R); whether a decision of the role waits for its next one, whether the role's
     game has terminated since, and the sum of its rewards since. seats: by role, for the roles that are collected.
+    results: where several players share seats; else None.
     """
 
     state: State
@@ -46,13 +48,21 @@ class Worlds(RunningGames):
     pending_reward: Tensor
     memory: dict[str, Memory] = field(default_factory=dict)
     seats: dict[str, Seat] = field(default_factory=dict)
+    results: Results | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        return vars(self) | {"seats": {role: dict(vars(seat)) for role, seat in self.seats.items()}}
+        state = vars(self) | {"seats": {role: dict(vars(seat)) for role, seat in self.seats.items()}}
+        return state | {"results": None if self.results is None else dict(vars(self.results))}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
+        self.results = None if state["results"] is None else Results(**moved(state["results"], self.keys.device))
         self.seats = {role: Seat(**moved(seat, self.keys.device)) for role, seat in state["seats"].items()}
+
+    def forget_results(self) -> None:
+        super().forget_results()
+        if self.results is not None:
+            self.results.take()
 
 
 class FusedGame(PlayedGame):
@@ -62,6 +72,7 @@ class FusedGame(PlayedGame):
         super().__init__(game, policies)
         self.game = game
         self.spaces = {role: {**game.spaces[role], **game.critic_spaces.get(role, {})} for role in game.roles}
+        self.held: Tensor | None = None  # where players share seats: those of the one that learns, bool (B, R)
 
     def new_worlds(self, num_worlds: int, seed: int, stream: str, first: int = 0) -> Worlds:
         """Make new worlds, whose random numbers come from (seed, stream). first: the number of the first of them."""
@@ -85,6 +96,8 @@ class FusedGame(PlayedGame):
         world by world.
         """
         require_policies(self.policies, self.game.roles)
+        held = [getattr(self.policies[role], "held", None) for role in self.game.roles]
+        self.held = None if worlds.results is None else torch.stack([each for each in held if each is not None], dim=1)
         parts: dict[str, list[Transitions]] = {role: [] for role in roles}
         self.forget_waiting(worlds, worlds.seats.keys() - set(roles))  # so that no world waits for their open decisions
         for _ in range(num_rounds):
@@ -96,13 +109,15 @@ class FusedGame(PlayedGame):
     def _play_round(self, worlds: Worlds, collected: dict[str, list[Transitions]]) -> None:
         """Play one round. collected: the lists, by role, to which the roles' experience is appended."""
         game = self.game
+        deciding = game.deciding(worlds.state)
+        _count_round(worlds.lengths, deciding)
         for index, move in enumerate(game.moves):
             move_keys = fold(worlds.keys, worlds.num_moves)
             worlds.num_moves += 1
-            if index == 0 or collected:
+            if index and collected:
                 deciding = game.deciding(worlds.state)
-            if index == 0:
-                _count_round(worlds.lengths, deciding)
+            if self.held is not None:
+                deciding = deciding & self.held
             actions = {}
             for role in move:
                 counted = deciding[:, game.roles.index(role)] if role in collected else None
@@ -131,12 +146,16 @@ class FusedGame(PlayedGame):
         the game's running statistics; None for any other role.
         """
         game, policy = self.game, self.policies[role]
+        observed = policy.observed if isinstance(policy, SeatedPolicy) else [policy.observes]
         observation: Observation = {}
-        if counted is not None or policy.observes in ("observation", "with_critics"):
+        if counted is not None or "observation" in observed or "with_critics" in observed:
             observation = game.transformed(role, game.observe(worlds.state, role), counted)
-        if policy.observes == "with_critics":
-            observation = {**observation, **game.observe_for_critics(worlds.state, role)}
-        view = worlds.state if policy.observes == "state" else observation
+        views: dict[str, Any] = {"state": worlds.state, "observation": observation, "nothing": {}}
+        if "with_critics" in observed:
+            views["with_critics"] = {**observation, **game.observe_for_critics(worlds.state, role)}
+        if observed[0] == "with_critics":
+            observation = views["with_critics"]
+        view = views if isinstance(policy, SeatedPolicy) else views[policy.observes]
         legal = game.legal(worlds.state, role)
         keys = move_keys + (game.roles.index(role) + 1)
         decision = policy.act(view, legal, keys, worlds.memory.get(role, {}))
@@ -175,20 +194,44 @@ class FusedGame(PlayedGame):
         self, worlds: Worlds, rewards: Tensor, terminated: Tensor, truncated: Tensor, move_keys: Tensor
     ) -> None:
         """Count the games that end, and begin new ones in worlds where no seat waits for its next observation."""
-        if runs_on_cpu(truncated):
-            num_refilled, refilled = self._update_statistics_on_cpu(worlds, rewards, terminated, truncated)
-            if num_refilled == 0:
-                return
+        before = None if worlds.results is None else (worlds.lengths.clone(), worlds.returns + rewards)
+        if on_cpu := runs_on_cpu(truncated):
+            num_ended, num_refilled, ended, refilled = self._update_statistics_on_cpu(
+                worlds, rewards, terminated, truncated
+            )
         else:
-            refilled = self._update_statistics(worlds, rewards, terminated, truncated)
+            ended, refilled = self._update_statistics(worlds, rewards, terminated, truncated)
+        if before is not None and not (on_cpu and num_ended == 0):
+            self._add_results(worlds, ended, terminated.all(dim=1), *before)
+        if on_cpu and num_refilled == 0:
+            return
         worlds.state = self.game.refill(worlds.state, refilled, move_keys + (len(self.game.roles) + 2))
         for role, memory in worlds.memory.items():
             worlds.memory[role] = {name: _keep(~refilled, value, 0) for name, value in memory.items()}
 
-    def _update_statistics(self, worlds: Worlds, rewards: Tensor, terminated: Tensor, truncated: Tensor) -> Tensor:
+    def _add_results(self, worlds: Worlds, ended: Tensor, is_over: Tensor, lengths: Tensor, returns: Tensor) -> None:
+        """Add the games that have ended to the results of who sat there."""
+        assert worlds.results is not None
+        by_role = dict(zip(self.game.roles, returns.unbind(1), strict=True))
+        outcomes = {name: worlds.state[name] for name in self.game.outcome_entries}
+        wins = self.game.wins(GameEnds(is_over, lengths, by_role, outcomes, None))
+        worlds.results.add(ended, returns, [wins[role] for role in self.game.roles if role in wins])
+
+    def seat(self, worlds: Worlds, sitters: Tensor) -> None:
+        """Let other past selves sit: int64 (B, R), as in Results. A game whose sitter changes is cut off, uncounted."""
+        assert worlds.results is not None
+        changed = worlds.results.seat(sitters)
+        for role, memory in worlds.memory.items():
+            left = ~changed[:, self.game.roles.index(role)]
+            worlds.memory[role] = {name: _keep(left, value, 0) for name, value in memory.items()}
+        worlds.truncated_pending |= changed.any(dim=1) & (worlds.lengths > 0)
+
+    def _update_statistics(
+        self, worlds: Worlds, rewards: Tensor, terminated: Tensor, truncated: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Add the results of a move, count the games that end, and clear the statistics of the worlds to be refilled.
 
-        Returns the worlds to be refilled, bool (B,).
+        Returns the worlds whose games have ended, and those to be refilled, bool (B,) both.
         """
         running = worlds.awaiting & ~worlds.done
         worlds.pending_reward += torch.where(running, rewards, 0.0)
@@ -206,12 +249,12 @@ class FusedGame(PlayedGame):
         worlds.truncated_pending &= ~refilled
         worlds.lengths.masked_fill_(refilled, 0)
         worlds.returns.masked_fill_(refilled.unsqueeze(1), 0.0)
-        return refilled
+        return ended, refilled
 
     def _update_statistics_on_cpu(
         self, worlds: Worlds, rewards: Tensor, terminated: Tensor, truncated: Tensor
-    ) -> tuple[int, Tensor]:
-        """Do `_update_statistics` in one loop over the worlds; also return how many are to be refilled."""
+    ) -> tuple[int, int, Tensor, Tensor]:
+        """Do `_update_statistics` in one loop over the worlds; also return how many there are of both."""
         statistics = [worlds.awaiting, worlds.done, worlds.pending_reward, worlds.truncated_pending, worlds.lengths]
         statistics += [worlds.returns, worlds.totals, worlds.recent, worlds.num_finished]
         ended, refilled = np.empty(len(truncated), dtype=np.bool_), np.empty(len(truncated), dtype=np.bool_)
@@ -223,7 +266,7 @@ class FusedGame(PlayedGame):
             totals = worlds.totals.numpy()
             for index, name in enumerate(self.game.tallies, start=len(totals) - len(self.game.tallies)):
                 totals[index] += fused_kernel.sum_where(ended, worlds.state[name].numpy())
-        return num_refilled, torch.from_numpy(refilled)
+        return num_ended, num_refilled, torch.from_numpy(ended), torch.from_numpy(refilled)
 
 
 def _count_round(lengths: Tensor, deciding: Tensor) -> None:

@@ -49,6 +49,10 @@ class RunningGames:
     def state_dict(self) -> dict[str, Any]:
         return dict(vars(self))
 
+    def forget_results(self) -> None:
+        """Forget the games that have finished, but the last ones' returns."""
+        self.totals = torch.zeros_like(self.totals)
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name in self.__dataclass_fields__:
             setattr(self, name, moved(state[name], self.keys.device))

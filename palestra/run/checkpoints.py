@@ -18,10 +18,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from torch import Tensor
 
 from palestra.run.loaded_checkpoint import (
     AT,
+    NOT_OURS,
     LoadedCheckpoint,
     checkpoint_folder,
     checkpoints_in_words,
@@ -66,6 +68,7 @@ from palestra.storage.stored_files import (
     MissingCheckpointError,
     StoredFile,
     encode,
+    from_bytes,
     read_checked,
     tensors_to_bytes,
     to_json,
@@ -106,7 +109,7 @@ class Checkpoints:
         if run_folder.holds_lock:
             with suppress(OSError):  # a later save tries again
                 self._remove_leftovers()
-                self._remove_unnamed_segments()
+                self._remove_unnamed()
                 for name, ours in ONCE.items():
                     self.root.below(name).remove_files(partial(_is_unfinished, ours))
 
@@ -171,7 +174,7 @@ class Checkpoints:
             self.note_stored(None)
             with suppress(OSError):  # cleaning up works on a full disk; a broken one must not hide the error
                 self._remove_leftovers()
-                self._remove_unnamed_segments()
+                self._remove_unnamed()
             raise CheckpointError(f"checkpoint {name} could not be saved in {self.folder.path}: {error}") from error
         return name
 
@@ -239,7 +242,7 @@ class Checkpoints:
             if number not in kept:
                 self._discard(f"{number:08d}")
         self._remove_leftovers()
-        self._remove_unnamed_segments()
+        self._remove_unnamed()
 
     def between_dues(self, latest: int) -> int | None:
         """This number, if its checkpoint was saved for a stop and not at an interval; else None."""
@@ -264,6 +267,8 @@ class Checkpoints:
                 loaded = read_checkpoint(place, damaged, check_rows)
                 if check_rows and loaded.manifest.once:
                     damaged += loaded.manifest.check_once(self.run_of(loaded))  # `loaded.warnings` is this list
+                if past := loaded.manifest.once.get("past"):
+                    loaded.state["copies"] = _read_copies(self.run_of(loaded).below("past"), past)
                 return loaded
             except DamagedOnceError as error:
                 damaged += [] if str(error) in damaged else [str(error)]  # checkpoints share the file
@@ -440,16 +445,33 @@ class Checkpoints:
             elif self.folder.kind(name) == "link":  # somebody replaced a checkpoint by a link
                 self.folder.remove(name)
 
-    def _remove_unnamed_segments(self) -> None:
-        if not any(map(SEGMENT.fullmatch, self.buffers.names())):
+    def _remove_unnamed(self) -> None:
+        """Remove the segments of rows and the copies of past selves that no checkpoint names, nor the next one will."""
+        past = self.root.below("past")
+        if not any(map(SEGMENT.fullmatch, self.buffers.names())) and not past.names():
             return  # and no manifest is read, which takes long where it names many files
-        named: set[str] = set()
+        segments, copies = set[str](), {*self.once.get("past", {})}
         for number in self.numbers():
             try:
-                named |= Manifest.read(self.folder.below(f"{number:08d}")).segments().keys()
+                manifest = Manifest.read(self.folder.below(f"{number:08d}"))
             except DamagedError:
                 continue  # it cannot be loaded, with or without its rows
-        self.buffers.remove_files(lambda name: SEGMENT.fullmatch(name) and name not in named)
+            segments |= manifest.segments().keys()
+            copies |= manifest.once.get("past", {}).keys()
+        self.buffers.remove_files(lambda name: SEGMENT.fullmatch(name) and name not in segments)
+        past.remove_files(lambda name: ONCE["past"].fullmatch(name) and name not in copies)
+
+
+def _read_copies(folder: Folder, past: Mapping[str, StoredFile]) -> dict[str, Any]:
+    """The copies of past selves in some files, by name. Raises DamagedError."""
+    copies = {}
+    for name, stored in past.items():
+        content = read_checked(folder, name, stored)
+        try:
+            copies[name] = from_bytes(content)
+        except (*NOT_OURS, SafetensorError) as error:
+            raise DamagedError(f"{folder.path / name} does not hold the copy of a player ({error!r})") from error
+    return copies
 
 
 def _is_unfinished(ours: re.Pattern[str], name: str) -> bool:

@@ -22,7 +22,7 @@ from palestra.run.checkpoints import SEGMENT, Checkpoints, kept_numbers
 from palestra.run.contents import CONTENTS, EVALUATION, FORMAT, RECORDS, RUN_FILES, Contents, folders_in, number_of
 from palestra.run.remote import Remote, RemoteError, require_backend
 from palestra.storage.disk import RunFolderError, written_name
-from palestra.storage.manifest import GROWING, MANIFEST, Manifest, Once, OnceFolder, training_reads
+from palestra.storage.manifest import GROWING, MANIFEST, ONCE, Manifest, Once, OnceFolder, training_reads
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.secrets import MAY_HOLD, may_hold_secret, option_errors, where_secrets_lie, where_users_stand
 from palestra.storage.stored_files import DamagedError, StoredFile, raising_damaged
@@ -323,8 +323,10 @@ class Mirror:
                 self._remove(path)
             self.remote.remove_folder(f"checkpoints/{name}")
         named = {f"buffers/{segment}" for contents in whole.values() for segment in contents.segments}
-        for path in [path for path in self._there if path.startswith("buffers/") and path not in named]:
-            if SEGMENT.fullmatch(written_name(path.removeprefix("buffers/"))):  # else it is not palestra's
+        named |= {f"past/{name}" for contents in whole.values() for name in contents.once.get("past", {})}
+        for path in [path for path in self._there if path not in named]:
+            ours = {"buffers": SEGMENT, "past": ONCE["past"]}.get(path.partition("/")[0])
+            if ours is not None and ours.fullmatch(written_name(path.partition("/")[2])):  # else it is not palestra's
                 self._remove(path)
 
     def _put(self, path: str, local: Path) -> None:

@@ -223,12 +223,13 @@ NAME, NUMBER = r"[0-9]{8,18}", "[0-9]{1,18}"  # of a checkpoint's folder, and as
 MANIFEST, STATE, TENSORS = "manifest.json", "state.json", "tensors.safetensors"
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-OnceFolder = Literal["players", "prompts", "rollouts", "learned", "transcripts", "calls"]
+OnceFolder = Literal["players", "prompts", "past", "rollouts", "learned", "transcripts", "calls"]
 Once = dict[OnceFolder, dict[FileName, StoredFile]]
 """the files of a run that are written once beside its checkpoints, by folder and name"""
 ONCE: dict[OnceFolder, re.Pattern[str]] = {
     "players": re.compile(r"[^./\\\x00][^/\\\x00]*\.(json|yml|safetensors)"),
     "prompts": re.compile(r"[^./\\\x00][^/\\\x00]*\.jinja"),
+    "past": re.compile(r"[A-Za-z0-9_~%-]*-[0-9]+-[0-9a-f]{8}\.state"),
     "rollouts": re.compile(r"[^./\\\x00][^/\\\x00]*\.parquet"),
     "learned": re.compile(r"[^./\\\x00][^/\\\x00]*\.parquet"),
     "transcripts": re.compile(r"[^./\\\x00][^/\\\x00]*\.yml"),

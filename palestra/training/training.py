@@ -51,7 +51,7 @@ T = TypeVar("T")
 LOOK_INTERVAL = Interval(every=256, unit="opt_steps")  # between checks of the loss: on a GPU each one waits
 
 
-def _led(method: Callable[..., T]) -> Callable[..., T | None]:
+def led(method: Callable[..., T]) -> Callable[..., T | None]:
     """Of several replicas let the leader alone do what a method says; the others do nothing, and get None."""
 
     @wraps(method)
@@ -212,7 +212,7 @@ class Training:
                 self.load_state_dict(state)
         self._tell_beginning(loaded)
 
-    @_led
+    @led
     def _find_beginning(self) -> LoadedCheckpoint | None:
         """Read the checkpoint with which the run begins here, and bring back what lies outside of its state."""
         run, checkpoints = self.run, self.checkpoints
@@ -232,7 +232,7 @@ class Training:
             checkpoints.restore_rows(loaded, self.lockstep.buffers())
         return loaded
 
-    @_led
+    @led
     def _tell_beginning(self, loaded: LoadedCheckpoint | None) -> None:
         """Say where the run begins. loaded: what `_find_beginning` has found."""
         run = self.run
@@ -324,7 +324,7 @@ class Training:
         self.after_train()
         self._conclude()
 
-    @_led
+    @led
     def _conclude(self) -> None:
         self.lockstep.keep_waiting(True)
         unsent = self._file_end()
@@ -548,7 +548,7 @@ class Training:
             found += self._play_evaluations(names) or ()
         return found
 
-    @_led
+    @led
     def _play_evaluations(self, names: Sequence[str]) -> list[dict[str, Any]]:
         return self.evaluating.evaluate(names, self.counts(), self._hooks())
 
@@ -568,17 +568,17 @@ class Training:
             self.is_between = False
         return found
 
-    @_led
+    @led
     def _require_begun(self) -> None:
         if not self.run.is_begun:
             way = "palestra.StoredRun.open(run) evaluates a stored one"
             raise RuntimeError(f"evaluate: expected a run that fit() has begun here, got one that it has not; {way}")
 
-    @_led
+    @led
     def _feed_recorders(self) -> None:
         self.run.records.feed(self.run.recorders)
 
-    @_led
+    @led
     def _end_between(self) -> None:
         if (failure := self.checkpoints.failure or self._file_end()) is not None:
             raise failure from None
@@ -588,7 +588,7 @@ class Training:
         self.lockstep.join("notes", self.notes)
         self._write_record(dict(self._record_fields()), self.mark(), self.lockstep.waits(), ended)
 
-    @_led
+    @led
     def _write_record(self, fields: dict[str, Any], now: Mark, waits: dict[str, Any], ended: str | None) -> None:
         rates = {f"{name}_per_s": rate for name, rate in self._recorded.rates(now).items()}
         clock = {"train_seconds": self.run.clock.seconds, **rates, "time": self.run.time_log.take(), **waits}
@@ -652,7 +652,7 @@ class Training:
         self._agenda.set(self.checked, self.lockstep.due_once())
         self.safe_point()
 
-    @_led
+    @led
     def _stay_finished(self, is_fresh: bool) -> None:
         """End a `fit` of a run that is finished: recorders and mirror get what they lack. Raises RemoteError.
 

@@ -60,7 +60,7 @@ BY_STATE: Data = {"name": "state_dependent_gaussian", "log_std": {"min": -5.0, "
 def run_config(algorithm: Data, game: Data = CARTPOLE) -> Data:
     """A tiny run of one player in all roles."""
     roles = make_game(game).roles
-    learner = {"algorithm": algorithm, "warm_start": None, "updates": {"name": "constant"}}
+    learner = {"algorithm": algorithm, "warm_start": None, "updates": {"name": "constant"}, "meets": None}
     config = copy.deepcopy(TINY) | {"game": game, "roles": dict.fromkeys(roles, "one"), "players": {"one": learner}}
     config["evaluations"][0] |= {"pairings": [config["roles"]]}
     config["best"] |= {"pairing": 0, "measure": f"return/{roles[0]}"}

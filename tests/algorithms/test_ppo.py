@@ -780,7 +780,14 @@ def probe_config(kind: str, continuous: bool, **changes: Any) -> dict[str, Any]:
         "num_replicas": 1,
         "actors": None,
         "roles": {"agent": "agent"},
-        "players": {"agent": {"algorithm": algorithm | changes, "warm_start": None, "updates": {"name": "constant"}}},
+        "players": {
+            "agent": {
+                "algorithm": algorithm | changes,
+                "warm_start": None,
+                "updates": {"name": "constant"},
+                "meets": None,
+            }
+        },
         "stop": {"after": 800, "unit": "opt_steps"},
         "evaluations": [],
         "best": None,

@@ -79,7 +79,9 @@ def trained(
     )
     config = probe_config("constant", False) | {"game": game, "num_worlds": num_worlds}
     config |= {
-        "players": {"agent": {"algorithm": algorithm, "warm_start": None, "updates": {"name": "constant"}}},
+        "players": {
+            "agent": {"algorithm": algorithm, "warm_start": None, "updates": {"name": "constant"}, "meets": None}
+        },
         "stop": {"after": num_steps, "unit": "opt_steps"},
     }
     trainer = palestra.Trainer(config, run=run)

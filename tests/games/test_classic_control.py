@@ -338,7 +338,9 @@ def dqn_run(game: Config, **values: Any) -> dict[str, Any]:
         "num_replicas": 1,
         "actors": None,
         "roles": {"agent": "agent"},
-        "players": {"agent": {"algorithm": algorithm, "warm_start": None, "updates": {"name": "constant"}}},
+        "players": {
+            "agent": {"algorithm": algorithm, "warm_start": None, "updates": {"name": "constant"}, "meets": None}
+        },
         "stop": {"after": 1000, "unit": "opt_steps"},
         "evaluations": [],
         "best": None,

@@ -177,7 +177,7 @@ def test_two_players_learn_from_their_own_seats(tmp_path: Path) -> None:
     data = load_yaml(CONFIG)
     algorithm = data["players"]["player"]["algorithm"]
     data["game"] |= {"num_heaps": 2, "max_stones": 2}
-    learner = {"algorithm": algorithm, "warm_start": None, "updates": {"name": "constant"}}
+    learner = {"algorithm": algorithm, "warm_start": None, "updates": {"name": "constant"}, "meets": None}
     data["players"] = {"one": learner, "two": learner}
     data |= {"roles": {"first": "one", "second": "two"}, "stop": {"after": 800, "unit": "opt_steps"}}
     trainer = trained(data, tmp_path)

@@ -45,8 +45,8 @@ def players(host: Data, agent: Data) -> Data:
     """A host that learns by PPO, an agent that learns by DQN from sums of three rewards. host, agent: their updates."""
     dqn = LEARNER["algorithm"] | N_STEP | {"rollout_length": 3}
     return {
-        "host": {"algorithm": PPO, "warm_start": None, "updates": host},
-        "agent": {"algorithm": copy.deepcopy(dqn), "warm_start": None, "updates": agent},
+        "host": {"algorithm": PPO, "warm_start": None, "updates": host, "meets": None},
+        "agent": {"algorithm": copy.deepcopy(dqn), "warm_start": None, "updates": agent, "meets": None},
     }
 
 

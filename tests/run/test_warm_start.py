@@ -135,7 +135,7 @@ def lone(make_config: MakeConfig, algorithm: dict[str, Any], actions: str, start
             "stop.after": 4,
         }
     )
-    player = {"algorithm": algorithm, "warm_start": start, "updates": {"name": "constant"}}
+    player = {"algorithm": algorithm, "warm_start": start, "updates": {"name": "constant"}, "meets": None}
     return config | {"players": {"agent": player}}
 
 

@@ -141,7 +141,7 @@ def balancing(make_config: Any, algorithm: dict[str, Any], begin: Any, **changes
     """A lone agent in cart-pole, whose observations have the shape of the items."""
     game = cart_pole(observation={"normalize": None, "clip": None} | changes)
     data = {"game": game, "roles": {"agent": "agent"}, "evaluations": [], "best": None, "stop.after": 2}
-    player = {"algorithm": algorithm, "warm_start": begin, "updates": {"name": "constant"}}
+    player = {"algorithm": algorithm, "warm_start": begin, "updates": {"name": "constant"}, "meets": None}
     return make_config(data) | {"players": {"agent": player}}
 
 

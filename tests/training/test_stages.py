@@ -64,7 +64,7 @@ def stages_of(config: Data) -> dict[str, Stage]:
 
 
 def learning(algorithm: Data = LEARNER["algorithm"], **updates: Any) -> Data:
-    return {"algorithm": algorithm, "warm_start": None, "updates": updates or {"name": "constant"}}
+    return {"algorithm": algorithm, "warm_start": None, "updates": updates or {"name": "constant"}, "meets": None}
 
 
 # ---- what they declare ---------------------------------------------------------------------------------

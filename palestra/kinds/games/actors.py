@@ -23,6 +23,7 @@ from palestra.games.info import InfoFields
 from palestra.games.world import EnvironmentFailed, EnvironmentWorld
 from palestra.kinds.games.config import RunConfig
 from palestra.kinds.games.parts import Parts, build_parts
+from palestra.kinds.games.seating import Seating, play_stream, seat_players
 from palestra.recording.aggregates import Aggregates
 from palestra.rollouts import fuse
 from palestra.rollouts.played import NUM_RECENT, PlayedGame, RunningGames
@@ -42,10 +43,11 @@ class ActorsLost(Exception):
     """A process of actors has failed, or was lost too often. The message says why."""
 
 
-def snapshot_of(parts: Parts) -> dict[str, Any]:
-    """Return what actors play by: of all players that learn, and of the game, as they are now."""
+def snapshot_of(parts: Parts, seating: Seating | None) -> dict[str, Any]:
+    """Return what actors play by: of all players that learn, the game, and past selves that sit, as they are now."""
     players = {player.name: player.acting_state() for player in parts.learners}
-    return copied({"players": players, "game": parts.game.state_dict()})
+    seats = None if seating is None else seating.snapshot()
+    return copied({"players": players, "game": parts.game.state_dict()}) | {"seats": seats}
 
 
 def notes_of_lag(config: RunConfig, algorithm: Any) -> Iterator[str]:
@@ -84,6 +86,7 @@ class Actors:
 
     def __init__(self, parts: Parts) -> None:
         self.parts, self.fused_game = parts, fuse(parts.game)
+        self.seating = Seating(parts) if parts.config.has_meetings() else None
         self.worlds: dict[tuple[str, int], Any] = {}
         self.info: dict[tuple[str, int], InfoFields] = {}
         for each in parts.game.statistics():
@@ -98,6 +101,8 @@ class Actors:
         for name, state in request.snapshot["players"].items():
             own = state | {"acting": copied(state["acting"])}  # an algorithm may write into it
             self.parts.players[name].load_acting_state(own)
+        if self.seating is not None:
+            self.seating.load_snapshot(request.snapshot["seats"])
         states = [None] * len(request.firsts) if request.states is None else request.states
         return [self._play(request, *each) for each in zip(request.firsts, states, strict=True)]
 
@@ -108,13 +113,13 @@ class Actors:
             if place not in self.worlds:
                 self._begin(place, request.num_worlds)
             self.worlds[place].load_state_dict(copied(state))
-            self.worlds[place].totals.zero_()
+            self.worlds[place].forget_results()
         parts.game.load_state_dict(request.snapshot["game"])
         if request.states is not None and state is None:
             self._begin(place, request.num_worlds)
         worlds = self.worlds[place]
-        seats = {role: parts.players[parts.config.roles[role]] for role in parts.game.roles}
-        self.fused_game.policies = {role: sitter.policy(sitter.learning, role) for role, sitter in seats.items()}
+        learner = next((each.name for each in parts.learners if play_stream(each.name) == request.stream), "")
+        seat_players(self.fused_game, parts, self.seating, learner, worlds, first)
         by_role = self.fused_game.collect(worlds, request.roles, request.num_rounds)
         answer = {
             "rows": {role: dict(vars(rows)) for role, rows in by_role.items()},
@@ -123,7 +128,7 @@ class Actors:
             "info": self._take_info(place),
             "seconds": time.perf_counter() - started,
         }
-        worlds.totals = torch.zeros_like(worlds.totals)
+        worlds.forget_results()
         return answer
 
     def _begin(self, place: tuple[str, int], num_worlds: int) -> None:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field
 
 from palestra.algorithms.algorithm import Algorithm
 from palestra.algorithms.dqn import DQNConfig
@@ -34,8 +34,10 @@ from palestra.config.errors import typed
 from palestra.evaluation.config import AnyEvaluationConfig, EvaluationConfig, evaluation_errors
 from palestra.evaluation.measures import GameMeasures
 from palestra.games import AnyGameConfig, GameConfig
+from palestra.kinds.games.meetings import MeetingConfig, meeting_errors, meetings_in_words
 from palestra.models.sources import BodyStartConfig
 from palestra.players import SCRIPTED, FromRunConfig, WarmStartConfig, own_script_model, script_error, scripts_in
+from palestra.players.past import PastPlayerConfig
 from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.players.seated_models import SeatedModelConfig
 from palestra.players.torch_modules import TorchModuleConfig
@@ -50,7 +52,7 @@ AnyAlgorithm = Annotated[
 
 
 class LearningPlayerConfig(Config):
-    usual: ClassVar[Any] = {"updates": "constant"}
+    usual: ClassVar[Any] = {"updates": "constant", "meets": None}
 
     algorithm: Annotated[AnyAlgorithm, InBranch.SAME_PART]
     """how the player learns"""
@@ -59,10 +61,17 @@ class LearningPlayerConfig(Config):
     optimizer, replay buffer and schedules begin anew; null: begin with random weights"""
     updates: Annotated[AnyUpdatesConfig, InBranch.FREE]
     """in which epochs the player learns; in the others it is frozen: it plays, and has no turn"""
+    meets: Annotated[list[MeetingConfig], Field(min_length=1)] | None
+    """who meets whom in the player's worlds; null: those sit there whom `roles` names"""
 
 
 AnyPlayer = Annotated[
-    LearningPlayerConfig | ScriptedPlayerConfig | FromRunConfig | TorchModuleConfig | SeatedModelConfig,
+    LearningPlayerConfig
+    | ScriptedPlayerConfig
+    | FromRunConfig
+    | TorchModuleConfig
+    | SeatedModelConfig
+    | PastPlayerConfig,
     ByKey(own_script_model),
 ]
 
@@ -157,6 +166,7 @@ class RunConfig(EvaluatedRunConfig):
             yield from self._worlds_errors()
             yield from self._actors_errors()
             yield from self._play_errors()
+            yield from meeting_errors(self, roles)
             yield from self._together_errors()
             yield from self._updates_errors()
             yield from evaluation_errors(self.evaluations, self.game, roles, scripts)
@@ -276,8 +286,8 @@ class RunConfig(EvaluatedRunConfig):
         return overrides
 
     def plan(self) -> list[str]:
-        """Who acts when in the game."""
-        return self.game.describe_turns()
+        """Who acts when in the game, and who meets whom."""
+        return [*self.game.describe_turns(), *meetings_in_words(self)]
 
     def notes(self) -> list[str]:
         """What may not be meant: episodes that nothing ends, and goals that nobody wants."""
@@ -297,13 +307,26 @@ class RunConfig(EvaluatedRunConfig):
     def seats(self, player: str, roles: Sequence[str]) -> list[str]:
         """The roles in which a player sits, in the order of `roles`, the roles of the game.
 
-        For a player that does not learn and sits in none: the roles that it has in the pairings of evaluations.
+        Those of a player that learns are those in its own worlds. For any other player that sits in none, they are the
+        roles that it has in the pairings of others, and of evaluations.
         """
-        seats = [role for role in roles if self.roles.get(role) == player]
-        if seats or isinstance(self.players[player], LearningPlayerConfig):
-            return seats
-        pairings = [pairing for evaluation in self.evaluations for pairing in evaluation.pairings]
-        return [role for role in roles if any(pairing.get(role) == player for pairing in pairings)]
+        config, all_meets = self.players[player], [meets for each in self.learners() for meets in self.meets_of(each)]
+        of_roles: Sequence[Mapping[str, str]] = [self.roles]
+        if isinstance(config, LearningPlayerConfig):
+            of_roles = [each.pairing for each in self.meets_of(player)] or of_roles
+        elif player not in self.roles.values():
+            of_roles = [each.pairing for each in all_meets]
+            of_roles += [pairing for evaluation in self.evaluations for pairing in evaluation.pairings]
+        return [role for role in roles if any(pairing.get(role) == player for pairing in of_roles)]
+
+    def has_meetings(self) -> bool:
+        """Whether a player says whom it meets, or past selves are kept."""
+        past = any(isinstance(each, PastPlayerConfig) for each in self.players.values())
+        return past or any(self.meets_of(name) for name in self.learners())
+
+    def meets_of(self, player: str) -> Sequence[MeetingConfig]:
+        """Who meets whom in the worlds of a learning player; nothing if those sit there whom `roles` names."""
+        return self.players[player].meets or ()  # type: ignore[union-attr]
 
     def _worlds_errors(self) -> Iterator[ConfigErrorItem]:
         learners = self.learners()

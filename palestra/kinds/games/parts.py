@@ -3,7 +3,7 @@
 Training, evaluators, stored runs, `verify` and export all use this file.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +16,7 @@ from palestra.config import Config, ConfigError, PartError, below
 from palestra.evaluation.config import EvaluationConfig, UserEvaluationConfig
 from palestra.evaluation.evaluations import Evaluations
 from palestra.games import GameConfig
-from palestra.games.game import Game
+from palestra.games.game import Game, TensorGame
 from palestra.games.world import WorldGame
 from palestra.kinds.games.config import RunConfig
 from palestra.kinds.games.imported_players import build_module, find_player, read_player, seat_model
@@ -24,6 +24,7 @@ from palestra.kinds.games.warm_starts import start_player
 from palestra.models.sources import BodyStartConfig
 from palestra.nets.weights import body_of_another
 from palestra.players import FromRunConfig, make_script
+from palestra.players.past import PastPlayerConfig, PastPolicy
 from palestra.players.player import Player
 from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.players.seated_models import SeatedModelConfig
@@ -61,7 +62,14 @@ def build_parts(
     whose roles differ in observations or actions, whose algorithm does not fit the game, or whose run does not fit.
     """
     game = _build_game(config.game, config, device)
-    return Parts(config, game, {name: _build_player(name, config, game, copies, replica) for name in config.players})
+    players = {
+        name: _build_player(name, config, game, copies, replica)
+        for name, player in config.players.items()
+        if not isinstance(player, PastPlayerConfig)
+    }
+    past = {name: player for name, player in config.players.items() if isinstance(player, PastPlayerConfig)}
+    players |= {name: _build_past_player(name, player, config, game, players) for name, player in past.items()}
+    return Parts(config, game, {name: players[name] for name in config.players})
 
 
 def build_evaluations(
@@ -152,6 +160,21 @@ def _build_player(name: str, run: RunConfig, game: Game, copies: Folder | None, 
         player.replica = replica if run.num_replicas > 1 else None
         player.moves = _moves(game, roles)
         player.algorithm = build_algorithm(config.algorithm, player)  # type: ignore[attr-defined]
+    return player
+
+
+def _build_past_player(
+    name: str, config: PastPlayerConfig, run: RunConfig, game: Game, players: Mapping[str, Player]
+) -> Player:
+    """The past selves of a player that is built already. They are tried in each of their roles."""
+    assert isinstance(game, TensorGame)
+    learner, roles = players[config.past_of], tuple(run.seats(name, game.roles))
+    kept: dict[int, Mapping[str, Any]] = {}
+    with below(f"players.{name}.past_of"):
+        scripts = {role: PastPolicy(config, game, role, partial(_fit_player, learner), kept) for role in roles}
+    spaces, actions = game.spaces[roles[0]], game.action_spaces[roles[0]]
+    player = Player(name, roles, spaces, actions, game.device, run.seed, learner.compile, learner.by_hand, game=game)
+    player.script, player.scripts = scripts[roles[0]], dict(scripts)
     return player
 
 

@@ -34,6 +34,7 @@ from palestra.kinds.games.descriptions import final_evaluations, turns_in_words,
 from palestra.kinds.games.given_data import give_data, require_same_data, require_same_data_files, require_same_spaces
 from palestra.kinds.games.imported_players import copy_players
 from palestra.kinds.games.parts import build_evaluations, build_parts, check_seat, warm_start
+from palestra.kinds.games.seating import Seating, play_stream, seat_players
 from palestra.kinds.games.stored import StoredGames
 from palestra.kinds.games.user_nets import by_role, first_role, name_in_seat, seat_and_nets, take_nets
 from palestra.nets.weights import evaluation_mode, layers_of
@@ -55,7 +56,7 @@ from palestra.runtime.threads import limited_threads
 from palestra.storage.run_folder import RunFolder
 from palestra.training.async_evaluations import make_evaluating
 from palestra.training.opening import Models, Nets, calls_of
-from palestra.training.training import Training
+from palestra.training.training import Training, led
 from palestra.training.workers import Terms
 
 PARTS = {
@@ -143,7 +144,7 @@ class PlayerTurn(Turn):
                 got = f"got another one of {self.player.name!r}"
                 raise SecondRollOut(f"expected one roll-out per turn with `actors`, which play ahead, {got}")
             self.trainer.collected.append(self.player.name)
-        return self.trainer.roll_out(self.player.roles[0], num_rounds)
+        return self.trainer.roll_out_of(self.player, num_rounds)
 
     def run(self) -> None:
         super().run()
@@ -220,6 +221,7 @@ class Trainer(Training):
         if self.has_statistics_in_common:
             self.lockstep.share_statistics(self.game)
         self.fused_game: Any = self._fuse()  # each kind has worlds of its own
+        self.seating = Seating(self.parts) if self.config.has_meetings() else None
         self.worlds = self._make_worlds()
         run.count_time_in(run.time_log, self.buffers())
         self.turn = 0  # the index in `learners` of the player whose turn it is
@@ -233,7 +235,7 @@ class Trainer(Training):
         """Make what plays: a FusedGame or a SoloGame, or the actors in its place."""
         if self.config.actors is None:
             return fuse(self.game)
-        making = self._make_places, lambda: snapshot_of(self.parts), self._count_ahead
+        making = self._make_places, lambda: snapshot_of(self.parts, self.seating), self._count_ahead
         return ActedGame(self.parts, self.replica.index, *making)
 
     def _make_places(self) -> list[Place]:
@@ -283,7 +285,7 @@ class Trainer(Training):
         playing = [player for player in self.learners if self.config.plays(player.name)]
         for player in playing:
             path = f"num_worlds.{player.name}" if isinstance(self.config.num_worlds, dict) else "num_worlds"
-            player.worlds = self._new_worlds(player.num_worlds, f"player/{player.name}/play", path)
+            player.worlds = self._new_worlds(player.num_worlds, play_stream(player.name), path)
         return {player.name: player.worlds for player in playing}
 
     def _new_worlds(self, num: int, key: str, path: str) -> Any:
@@ -384,7 +386,10 @@ class Trainer(Training):
 
     def roll_out(self, role: str, num_rounds: int) -> Transitions:
         """Play on in the worlds of the player in that seat, and return its experience; counts env steps."""
-        player = self.player_of(role)
+        return self.roll_out_of(self.player_of(role), num_rounds)
+
+    def roll_out_of(self, player: Player, num_rounds: int) -> Transitions:
+        """Do `roll_out` for a learning player, which need not be the one that `roles` names for a seat."""
         return self._handed_out(player, self._play([player], num_rounds))
 
     def _handed_out(self, player: Player, by_role: Mapping[str, Transitions]) -> Transitions:
@@ -399,20 +404,48 @@ class Trainer(Training):
         """
         self.run.time_log.switch("play")
         if not (are_actors := isinstance(self.fused_game, ActedGame)):
-            seats = {seat: self.player_of(seat) for seat in self.game.roles}
-            self.fused_game.policies = {seat: sitter.policy(sitter.learning, seat) for seat, sitter in seats.items()}
+            seat_players(self.fused_game, self.parts, self.seating, collecting[0].name, collecting[0].worlds, 0)
         roles = tuple(role for player in collecting for role in player.roles)
         by_role = self.fused_game.collect(collecting[0].worlds, roles, num_rounds)
         if self.has_statistics_in_common:
             self.lockstep.join_statistics(self.game, self.fused_game.added)
         if are_actors:
             self._note_actors(collecting)
+            self._add_results(collecting[0])
         num_steps = num_rounds * collecting[0].num_worlds * self.replica.num
         for each in (*collecting, self):
             count(each, env_steps=num_steps)
         self.epoch_counts["roll_outs"] += 1
         self.run.time_log.switch("memory")
         return by_role
+
+    def _add_results(self, player: Player) -> None:
+        """Add the results of games in the worlds of a player, where it says whom it meets."""
+        if self.seating is not None and player.name in self.seating.blocks:
+            first = 0
+            for worlds in getattr(player.worlds, "shares", [player.worlds]):
+                self.seating.add_results(player.name, worlds, first)
+                first += len(worlds.keys)
+
+    def _copy_past_selves(self) -> None:
+        """Copy the players of which a copy is due, and draw anew which past selves sit in worlds."""
+        if self.seating is None or not (due := self.seating.due()):
+            return
+        for player in self.learners:
+            self._add_results(player)
+        for name in due:
+            self._store_copy(*self.seating.copy(name, self.opt_steps, self.replica.of_leader))
+        self.seating.draw(due, self.replica.each)
+
+    @led
+    def _store_copy(self, file: str, content: bytes, gone: Sequence[str]) -> None:
+        if self.config.output.save is not None:
+            self.checkpoints.write_once("past", file, content)
+            self.checkpoints.forget_once("past", gone)
+
+    def safe_point(self) -> None:
+        self._copy_past_selves()
+        super().safe_point()
 
     def _note_actors(self, collecting: Sequence[Player]) -> None:
         """Record how old the policy is that has played, and what actors have read of `info`."""
@@ -431,6 +464,7 @@ class Trainer(Training):
         super().before_train()
 
     def choose_kernels(self) -> None:
+        self._copy_past_selves()
         for note in self.game.notes:
             self.log(note)
         for player in self.learners:
@@ -545,6 +579,9 @@ class Trainer(Training):
             if player.worlds is None:
                 continue
             players[player.name]["episodes"] = episodes[id(player.worlds)]
+            if self.seating is not None and player.name in self.seating.blocks:
+                self._add_results(player)
+                players[player.name]["meets"] = self.seating.take(player.name, self.replica.each)
             if not self.fused_game.is_exact(player.worlds):
                 players[player.name]["inexact"] = True
                 if player.name not in self._warned_inexact:
@@ -575,6 +612,8 @@ class Trainer(Training):
         worlds = {name: each.state_dict() for name, each in self.worlds.items()}
         players = {name: player.state_dict() for name, player in self.players.items() if player.algorithm is not None}
         acted: dict[str, Any] = {} if self.config.actors is None else {"collected": list(self.collected)}
+        if self.seating is not None:
+            acted |= {"seating": self.seating.state_dict(), "past": {n: dict(f) for n, f in self.seating.files.items()}}
         if self.given_data:
             acted["files"] = {data.player: data.sha256 for data in self.given_data}
         own = {"turn": self.turn, **acted, "metrics": self.metrics.state_dict(), "players": players, "worlds": worlds}
@@ -588,6 +627,8 @@ class Trainer(Training):
         self.game.load_state_dict(state["game"])
         for name, player_state in state["players"].items():
             self.players[name].load_state_dict(player_state)
+        if self.seating is not None:
+            self.seating.load_state_dict(state["seating"], state["past"], state.get("copies", {}))
         for name, worlds in self.worlds.items():
             if name in state["worlds"]:
                 worlds.load_state_dict(state["worlds"][name])

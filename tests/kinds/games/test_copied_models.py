@@ -92,7 +92,7 @@ def shell(*arguments: str, code: int = 0) -> str:
 def with_players(make_config: Any, **players: dict[str, Any]) -> dict[str, Any]:
     """A lone agent learns in cart-pole, and others play in evaluations."""
     config = make_config({"game": cart_pole(), "roles": {"agent": "agent"}, "best": None, "stop.after": 2})
-    learner = {"algorithm": DQN | {"net": MLP}, "warm_start": None, "updates": {"name": "constant"}}
+    learner = {"algorithm": DQN | {"net": MLP}, "warm_start": None, "updates": {"name": "constant"}, "meets": None}
     config["players"] = {"agent": learner, **players}
     config["evaluations"][0] |= {
         "pairings": [{"agent": name} for name in players],

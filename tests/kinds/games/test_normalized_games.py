@@ -104,7 +104,7 @@ class Scaled(TensorGame):
 
 def two_learners(make_config: MakeConfig, trainer: str, **changes: Any) -> Data:
     """Nim, in which two players learn by PPO."""
-    learner = {"algorithm": PPO, "warm_start": None, "updates": {"name": "constant"}}
+    learner = {"algorithm": PPO, "warm_start": None, "updates": {"name": "constant"}, "meets": None}
     players = {"players": {"one": copy.deepcopy(learner), "other": copy.deepcopy(learner)}}
     return make_config({"game": NIM, "trainer": {"name": trainer}} | SEATS | players | PAIRINGS | changes)
 
@@ -230,7 +230,7 @@ def test_a_player_of_several_roles_predicts_by_the_statistics_of_the_role_that_i
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
     roles, pairing = {"first": "both", "second": "both"}, {"evaluations": [], "best": None}
-    learner = {"both": {"algorithm": PPO, "warm_start": None, "updates": {"name": "constant"}}}
+    learner = {"both": {"algorithm": PPO, "warm_start": None, "updates": {"name": "constant"}, "meets": None}}
     for observation in (NORMALIZE, PLAIN):
         changes = {"game": NIM | {"observation": observation}, "roles": roles, "players": learner} | pairing
         trainer: Any = fit(tmp_path / str(observation["clip"]), make_config(changes))
@@ -261,7 +261,7 @@ def test_an_exported_file_normalises_as_the_role_that_is_named_does_and_moves_no
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
     roles = {"roles": {"first": "both", "second": "both"}, "evaluations": [], "best": None, "game": NIM}
-    learner = {"algorithm": PPO, "warm_start": None, "updates": {"name": "constant"}}
+    learner = {"algorithm": PPO, "warm_start": None, "updates": {"name": "constant"}, "meets": None}
     trainer: Any = fit(tmp_path / "run", make_config(roles | {"players": {"both": learner}}))
     player, game = trainer.players["both"], trainer.game
     for weight in player.nets["actor_critic"].parameters():  # so that little makes a difference

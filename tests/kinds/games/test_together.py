@@ -28,11 +28,12 @@ Data = dict[str, Any]
 MakeConfig = Callable[..., Data]
 
 
-HOST: Data = {"algorithm": PPO, "warm_start": None, "updates": {"name": "constant"}}
+HOST: Data = {"algorithm": PPO, "warm_start": None, "updates": {"name": "constant"}, "meets": None}
 AGENT: Data = {
     "algorithm": LEARNER["algorithm"] | {"rollout_length": 3},
     "warm_start": None,
     "updates": {"name": "constant"},
+    "meets": None,
 }
 TOGETHER: Data = {"trainer": {"name": "together"}, "players": {"host": HOST, "agent": AGENT}}
 ONE_PIECE = """
@@ -170,6 +171,7 @@ def test_turns_without_safe_points_are_given_once(make_config: MakeConfig, own: 
         "algorithm": AGENT["algorithm"] | {"name": "one_piece:OnePiece"},
         "warm_start": None,
         "updates": {"name": "constant"},
+        "meets": None,
     }
     both = TOGETHER | {"players": {"host": agent, "agent": copy.deepcopy(agent)}}
     config = make_config(both | {"stop": {"after": 9, "unit": "epochs"}})
@@ -228,6 +230,7 @@ def test_roll_outs_of_other_lengths_and_worlds_of_ones_own_are_refused(make_conf
         "algorithm": AGENT["algorithm"] | {"rollout_length": 2},
         "warm_start": None,
         "updates": {"name": "constant"},
+        "meets": None,
     }
     changes = {"players": {"host": HOST, "agent": other}, "num_worlds": {"host": 8, "agent": 8}}
     assert faults(make_config(TOGETHER | changes)) == [
@@ -242,6 +245,7 @@ def test_a_second_roll_out_in_a_turn_is_refused(make_config: MakeConfig, own: Pa
         "algorithm": AGENT["algorithm"] | {"name": "one_piece:Greedy"},
         "warm_start": None,
         "updates": {"name": "constant"},
+        "meets": None,
     }
     trainer = make_trainer(make_config(TOGETHER | {"players": {"host": HOST, "agent": agent}}), run="run")
     with pytest.raises(

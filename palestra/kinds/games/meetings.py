@@ -1,0 +1,153 @@
+"""Who meets whom in the worlds of a learning player: each pairing has a fixed block of them."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import Field
+
+from palestra.config import Config, ConfigErrorItem, Fraction
+from palestra.players import script_error
+from palestra.players.past import PastPlayerConfig, PrioritizedChoiceConfig
+from palestra.players.scripted import ScriptedPlayerConfig
+from palestra.run.base import of_this_file
+
+TOLERANCE = 1e-3  # of a number of worlds, because 0.333333 means a third
+
+
+class MeetingConfig(Config):
+    share: Annotated[Fraction, Field(gt=0)]
+    """of the player's worlds; all shares add up to 1.0"""
+    pairing: dict[str, str]
+    """for every role a player of this file: itself, or whom it meets there"""
+
+
+class Block(NamedTuple):
+    """The worlds of a pairing, which follow each other.
+
+    worlds: their numbers, among all worlds of the learning player in a replica. shares: in a role in which past selves
+    sit, the worlds of each of them.
+    """
+
+    name: str
+    pairing: Mapping[str, str]
+    worlds: range
+    shares: Mapping[str, Sequence[range]]
+
+
+def blocks_of(learner: str, meets: Sequence[MeetingConfig], num_worlds: int, players: Mapping[str, Any]) -> list[Block]:
+    """Divide the worlds of a learning player, in the order of its pairings. players: their configs, by name."""
+    found, first = [], 0
+    for each in meets:
+        worlds = range(first, first := first + round(each.share * num_worlds))
+        shares = {
+            role: _divided(worlds, config.num_seated)
+            for role, name in each.pairing.items()
+            if isinstance(config := players[name], PastPlayerConfig)
+        }
+        found.append(Block(block_name(learner, each.pairing), each.pairing, worlds, shares))
+    return found
+
+
+def block_name(learner: str, pairing: Mapping[str, str]) -> str:
+    """Name a pairing by those whom the learning player meets, with their roles."""
+    return ",".join(f"{role}={name}" for role, name in pairing.items() if name != learner) or "itself"
+
+
+def _divided(worlds: range, num: int) -> list[range]:
+    bounds = [worlds.start + number * len(worlds) // num for number in range(num + 1)]
+    return [range(*each) for each in pairwise(bounds)]
+
+
+def meetings_in_words(config: Any) -> Iterator[str]:
+    """Say who meets whom, and in how many worlds, for each player whose config says it."""
+    for name in config.learners():
+        if (meets := config.players[name].meets) is None:
+            continue
+        for block in blocks_of(name, meets, config.worlds_of(name), config.players):
+            seats = ", ".join(f"{role} {sitter}" for role, sitter in block.pairing.items())
+            past = [f"{len(shares)} past selves at a time in {role}" for role, shares in block.shares.items()]
+            of_past = f" ({', '.join(past)})" if past else ""
+            yield f"worlds of {name}: {len(block.worlds):,} of {config.worlds_of(name):,} with {seats}{of_past}"
+
+
+def meeting_errors(config: Any, roles: Sequence[str]) -> Iterator[ConfigErrorItem]:
+    """Give the faults of `meets` and of past players. config: of the run. roles: of its game."""
+    learners = config.learners()
+    for name, player in config.players.items():
+        if isinstance(player, PastPlayerConfig):
+            at = f"players.{name}"
+            if len(roles) == 1:
+                expected = "expected a game of two roles or more, in which past selves meet others"
+                yield ConfigErrorItem(at, f"{expected}, got one of one role")
+            if player.past_of not in learners:
+                known = of_this_file("a player that learns", learners)
+                yield ConfigErrorItem(f"{at}.past_of", f"{known}, got {player.past_of!r}")
+            if player.num_seated > player.num_kept:
+                expected = f"expected at most num_kept = {player.num_kept}"
+                yield ConfigErrorItem(f"{at}.num_seated", f"{expected}, got {player.num_seated}")
+            if isinstance(player.choice, PrioritizedChoiceConfig) and len(roles) != 2:
+                expected = f"expected 'uniform' in a game of {len(roles)} roles, in which nobody wins against another"
+                yield ConfigErrorItem(f"{at}.choice.name", f"{expected}, got 'prioritized'")
+    for role, name in config.roles.items():
+        if isinstance(config.players.get(name), PastPlayerConfig):
+            expected = "expected a player that is now (past selves sit in pairings of `meets` and of evaluations)"
+            yield ConfigErrorItem(f"roles.{role}", f"{expected}, got {name!r}")
+    for name in learners:
+        if (meets := config.players[name].meets) is not None:
+            yield from _meets_errors(config, roles, name, meets)
+
+
+def _meets_errors(
+    config: Any, roles: Sequence[str], learner: str, meets: Sequence[MeetingConfig]
+) -> Iterator[ConfigErrorItem]:
+    at, num = f"players.{learner}.meets", config.worlds_of(learner)
+    why = {
+        "in a game of one role": len(roles) == 1,
+        "with trainer 'together', whose players share their worlds": config.trainer.name == "together",
+        "because it does not play (rollout_length: null)": not config.plays(learner),
+    }
+    if reason := next((reason for reason, holds in why.items() if holds), None):
+        yield ConfigErrorItem(at, f"expected null {reason}, got a list")
+        return
+    for number, each in enumerate(meets):
+        yield from _pairing_errors(config, roles, learner, f"{at}.{number}.pairing", each.pairing)
+    named = Counter(block_name(learner, each.pairing) for each in meets)
+    for twice in [name for name, count in named.items() if count > 1]:
+        yield ConfigErrorItem(at, f"expected each pairing once, with the whole of its share, got {twice} twice")
+    total, sizes = sum(each.share for each in meets), [each.share * num for each in meets]
+    if abs(total * num - num) > TOLERANCE * len(meets):
+        yield ConfigErrorItem(at, f"expected shares that add up to 1.0, got {total:.6g}")
+        return
+    for number, (each, size) in enumerate(zip(meets, sizes, strict=True)):
+        if abs(size - round(size)) > TOLERANCE or round(size) == 0:
+            near = dict.fromkeys(f"{max(1, whole) / num:.6g}" for whole in (int(size), int(size) + 1))
+            expected = f"expected a whole number of the {num} worlds, such as {' or '.join(near)}"
+            yield ConfigErrorItem(f"{at}.{number}.share", f"{expected}, got {each.share:g} ({size:.6g} worlds)")
+            continue
+        for sitter in dict.fromkeys(each.pairing.values()):
+            past = config.players.get(sitter)
+            if isinstance(past, PastPlayerConfig) and round(size) < past.num_seated:
+                least = f"expected at least {past.num_seated} worlds, players.{sitter}.num_seated"
+                yield ConfigErrorItem(f"{at}.{number}.share", f"{least}, got {each.share:g} ({round(size)} worlds)")
+
+
+def _pairing_errors(
+    config: Any, roles: Sequence[str], learner: str, at: str, pairing: Mapping[str, str]
+) -> Iterator[ConfigErrorItem]:
+    for role in roles:
+        if role not in pairing:
+            expected = of_this_file("a player", config.players)
+            yield ConfigErrorItem(f"{at}.{role}", f"{expected}, but the key is missing")
+    for role, name in pairing.items():
+        player = config.players.get(name)
+        if role not in roles:
+            yield ConfigErrorItem(f"{at}.{role}", f"unknown key; the roles of the game are {', '.join(roles)}")
+        elif player is None:
+            expected = of_this_file("a player", config.players)
+            yield ConfigErrorItem(f"{at}.{role}", f"{expected}, got {name!r}")
+        elif isinstance(player, ScriptedPlayerConfig) and (fault := script_error(player, config.game, role)):
+            yield ConfigErrorItem(f"{at}.{role}", fault)
+    if learner not in pairing.values():
+        yield ConfigErrorItem(at, f"expected {learner!r} in one of its roles, got {', '.join(pairing.values())}")

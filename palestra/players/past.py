@@ -1,0 +1,154 @@
+"""Past selves: the players that a learning player was, which do not learn.
+
+Letters: B worlds.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from copy import copy, deepcopy
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+import torch
+from torch import Tensor
+
+from palestra.config import ByName, Config, InBranch, NonNegativeFloat, PositiveFloat, PositiveInt
+from palestra.games.game import TensorGame
+from palestra.games.policy import Decision, Memory, Observes, Policy
+from palestra.players.player import Player
+from palestra.randomness import fold
+
+Score = tuple[float, float]
+"""contests that the learning player has had with a past self, and how many of them it has won"""
+
+
+class UniformChoiceConfig(Config):
+    name: Literal["uniform"]
+    """each past self with the same probability"""
+
+    def weight(self, score: Score) -> float:
+        return 1.0
+
+
+class PrioritizedChoiceConfig(Config):
+    """Prioritized fictitious self-play (Vinyals et al. 2019)."""
+
+    usual: ClassVar[Any] = {"power": 1.0, "prior_games": 10.0}
+
+    name: Literal["prioritized"]
+    """by the share of the contests with it that the learning player has lost"""
+    power: NonNegativeFloat
+    """to which this share is raised; 0.0: all alike"""
+    prior_games: PositiveFloat
+    """contests that count as had before the first one, half of them lost"""
+
+    def weight(self, score: Score) -> float:
+        num, won = score
+        return math.pow((num - won + 0.5 * self.prior_games) / (num + self.prior_games), self.power)
+
+
+class PastPlayerConfig(Config):
+    """Past selves of a player that learns. It stands in place of a player's config."""
+
+    usual: ClassVar[Any] = {"num_kept": 20, "num_seated": 4, "explores": False, "choice": "uniform"}
+
+    past_of: str
+    """the player that learns, of which copies are kept: from the start of the run on"""
+    interval: PositiveInt
+    """opt steps of that player from one copy to the next; then those that sit in worlds are drawn anew, too"""
+    num_kept: Annotated[PositiveInt, InBranch.FREE]
+    """how many copies are kept; a new one replaces the oldest; 1: the latest alone"""
+    num_seated: PositiveInt
+    """among how many of them the worlds of a pairing are divided; each is drawn from all, so that one may sit twice"""
+    explores: bool
+    """whether they explore as the player did then; otherwise they play as in evaluations"""
+    choice: Annotated[UniformChoiceConfig | PrioritizedChoiceConfig, ByName(), InBranch.FREE]
+    """how those that sit in worlds are drawn"""
+
+
+class PastSelf:
+    """One past self in a role: it observes by the statistics of its time.
+
+    player: one like that which learns, held fixed. state: its copy, as `PastPolicy.kept` has it.
+    """
+
+    observes: Observes = "state"
+
+    def __init__(self, player: Player, game: TensorGame, role: str) -> None:
+        self.player, self.role, self.game = player, role, copy(game)
+        self.game.observation_transform = deepcopy(game.observation_transform)
+        self.policy: Policy | None = None
+
+    def load(self, state: Mapping[str, Any]) -> Self:
+        self.player.load_acting_state(deepcopy(dict(state["player"])))  # an algorithm may write into it
+        self.player.set_training(False)
+        self.game.load_state_dict(state["game"])
+        self.policy = self.player.policy(state["explores"])
+        return self
+
+    def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
+        policy, state = self.policy, dict(view)
+        assert policy is not None
+        seen = self.game.transformed(self.role, self.game.observe(state, self.role))
+        if policy.observes == "with_critics":
+            seen |= self.game.observe_for_critics(state, self.role)
+        return policy.act(seen, legal, keys, memory)
+
+
+class PastPolicy:
+    """All past selves that are kept, in a role: each decides in as many worlds as the others.
+
+    make: makes a player like that which learns, for a role of a game; raises ConfigError where it does not fit. kept:
+    the copies by the run's opt steps at which they were made, ascending; all seats have them in common.
+    """
+
+    kind = "past self"
+    observes: Observes = "state"
+
+    def __init__(
+        self,
+        config: PastPlayerConfig,
+        game: TensorGame,
+        role: str,
+        make: Callable[[TensorGame, str], Player],
+        kept: dict[int, Mapping[str, Any]],
+    ) -> None:
+        self.config, self.game, self.role, self.make, self.kept = config, game, role, make, kept
+        self.spare = [PastSelf(make(game, role), game, role)]
+        self.made: dict[int, PastSelf] = {}
+
+    def for_seat(self, game: Any, role: str) -> "PastPolicy":
+        return PastPolicy(self.config, game, role, self.make, self.kept)
+
+    def past_self(self, opt_steps: int) -> PastSelf:
+        """Return the past self that was copied at these opt steps of the run."""
+        for gone in self.made.keys() - self.kept.keys():
+            self.spare.append(self.made.pop(gone))
+        if opt_steps not in self.made:
+            new = self.spare.pop() if self.spare else PastSelf(self.make(self.game, self.role), self.game, self.role)
+            self.made[opt_steps] = new.load(self.kept[opt_steps])
+        return self.made[opt_steps]
+
+    def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
+        """Decide by the past self of each world, which the memory knows; worlds of a new game get theirs in turn."""
+        all_kept, numbers = list(self.kept), torch.arange(len(keys), device=keys.device)
+        if not memory:
+            memory = {"self": torch.zeros_like(keys)}
+        begins = memory["self"] == 0
+        in_turn = (numbers + fold(keys[:1], 0)) % len(all_kept) + 1
+        chosen = torch.where(begins, in_turn, memory["self"])
+        action, remembered = torch.zeros(0), {"self": chosen}
+        for number, opt_steps in enumerate(all_kept, start=1):
+            worlds = (chosen == number).nonzero().squeeze(1)
+            if not len(worlds):
+                continue
+            own = {name: each[worlds] for name, each in memory.items() if name != "self"}
+            seen = {name: each[worlds] for name, each in view.items()}
+            decision = self.past_self(opt_steps).act(seen, legal[worlds], keys[worlds], own)
+            if not len(action):
+                action = decision.action.new_zeros((len(keys), *decision.action.shape[1:]))
+            action[worlds] = decision.action
+            for name, each in decision.memory.items():
+                if name not in remembered:
+                    remembered[name] = each.new_zeros((len(keys), *each.shape[1:]))
+                remembered[name][worlds] = each
+        return Decision(action, {}, remembered)
