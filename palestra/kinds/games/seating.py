@@ -67,7 +67,9 @@ class Seating:
         for player in parts.learners:
             if meets := config.meets_of(player.name):
                 self.blocks[player.name] = blocks_of(player.name, meets, player.num_worlds, config.players)
-        self.seated: dict[str, list[dict[str, list[int]]]] = {name: [] for name in self.blocks}
+        self.seated: dict[str, list[dict[str, list[int]]]] = {
+            name: [{} for _ in blocks] for name, blocks in self.blocks.items()
+        }
         self.files: dict[str, dict[int, str]] = {name: {} for name in self.past}
         self.num_copied = dict.fromkeys(self.past, 0)
         self.scores: dict[str, dict[Met, list[float]]] = {name: {} for name in self.blocks}
@@ -144,10 +146,7 @@ class Seating:
         for learner, blocks in self.blocks.items():
             of_all = each("results against past selves", _plain(self.scores[learner]))
             scores = _summed(_read(state) for state in of_all)
-            before = self.seated[learner] or [{} for _ in blocks]
-            self.seated[learner] = []
-            for number, (block, seated) in enumerate(zip(blocks, before, strict=True)):
-                self.seated[learner].append(dict(seated))
+            for number, (block, seated) in enumerate(zip(blocks, self.seated[learner], strict=True)):
                 for role in block.shares:
                     if (name := block.pairing[role]) not in names:
                         continue
@@ -157,7 +156,7 @@ class Seating:
                     key = fold_number(base_key(config.seed, f"player/{learner}/meets/{number}/{role}"), kept[-1])
                     drawn = random_floats(torch.tensor(key), len(block.shares[role])).double().numpy()
                     places = np.searchsorted(weights.cumsum() / weights.sum(), drawn, side="right")
-                    self.seated[learner][number][role] = [kept[place] for place in places]
+                    seated[role] = [kept[place] for place in places]
 
     # ---- results -----------------------------------------------------------------------------------------
 
@@ -187,8 +186,8 @@ class Seating:
     def take(self, learner: str, each: Each) -> dict[str, Any]:
         """Return the results since the last record of all replicas, by whom the learning player has met.
 
-        Games, the mean return of the player, the share of contests that it has won, and by past self the games and this
-        share. A share that has no contests, or in which the player sits in all roles, is left out.
+        Games, the mean return of the player, and the share of contests that it has won, also for each past self. Where
+        there are no contests, and where the player sits in all roles, there is no share.
         """
         found: dict[str, Any] = {}
         news = _summed(_read(state) for state in each("results of pairings", _plain(self.news[learner])))
@@ -199,8 +198,8 @@ class Seating:
             if met.past is None:
                 found[block.name] = told
             else:
-                of_past = {f"@{met.past}": {name: value for name, value in told.items() if name != "return"}}
-                found[block.name].setdefault("past", {}).setdefault(block.pairing[met.role], {}).update(of_past)
+                of_past = {"player": block.pairing[met.role], "opt_steps": met.past, **told}
+                found[block.name].setdefault("past_selves", []).append(of_past)
         return found
 
     def _past_in(self, met: Met, scores: Mapping[Met, Any]) -> str:
@@ -217,7 +216,7 @@ class Seating:
                 for role, who in seated.items():
                     labels[block.pairing[role]].update(who)
         kept = {name: {past: self.past[name].kept[past] for past in sorted(labels[name])} for name in self.past}
-        return {"seated": self.seated, "kept": kept}
+        return {"seated": copied(self.seated), "kept": kept}
 
     def load_snapshot(self, snapshot: Mapping[str, Any]) -> None:
         self.seated = snapshot["seated"]
@@ -226,13 +225,13 @@ class Seating:
 
     def state_dict(self) -> dict[str, Any]:
         tallies = {name: {learner: _plain(own) for learner, own in getattr(self, name).items()} for name in TALLIES}
-        return tallies | {"seated": self.seated, "num_copied": self.num_copied}
+        return tallies | {"seated": copied(self.seated), "num_copied": dict(self.num_copied)}
 
     def load_state_dict(self, state: Mapping[str, Any], files: Mapping[str, Any], copies: Mapping[str, Any]) -> None:
         """Load what `state_dict` has returned. files: by past player and opt steps. copies: what is in each file."""
         for name in TALLIES:
             setattr(self, name, {learner: _read(own) for learner, own in state[name].items()})
-        self.seated, self.num_copied = state["seated"], dict(state["num_copied"])
+        self.seated, self.num_copied = copied(state["seated"]), dict(state["num_copied"])
         self.files = {name: dict(own) for name, own in files.items()}
         load_kept(self.past, files, copies)
 
