@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from combinations import Combination, config_of
+from leagues import LEARNERS, league
 
 from palestra.config import load_yaml
 
@@ -125,6 +126,7 @@ CASES: dict[str, Callable[[], Data]] = {
     "off_policy, a loss of TorchRL": _torchrl,
     "two roles in turn, frozen now and then": lambda: _frozen("in_turn"),
     "two roles together, frozen now and then": lambda: _frozen("together"),
+    "a league with past selves": lambda: league(LEARNERS["recurrent"], normalized=True, explores=True),
     "a dialogue": _dialogue,
     "algorithm, trainer and callback of one's own": _own_parts,
     "a trainer of one's own that makes opt steps": _own_opt_steps,

@@ -22,6 +22,7 @@ from palestra.games.policy import Policy
 from palestra.games.trace import Choice, Trace
 from palestra.games.world import WorldGame
 from palestra.players import make_script, read_script
+from palestra.players.past import PastPolicy
 from palestra.players.player import Player
 from palestra.players.scripted import Script
 from palestra.runtime.limits import memory_needed
@@ -192,9 +193,16 @@ class Evaluations:
         return config.final_num_games if is_final else config.num_games
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the weights of the players that learn, and the state of the game, as in a checkpoint."""
+        """Return the weights of players that learn, past selves, and the state of the game, as in a checkpoint."""
         weights = {name: player.weights() for name, player in self.players.items() if player.learning}
-        return {"players": weights, "game": self.game.state_dict()}
+        state = {"players": weights, "game": self.game.state_dict()}
+        judged = {name for config in self.configs.values() for each in config.pairings for name in each.values()}
+        scripts = {name: self.players[name].script for name in judged & self.players.keys()}
+        kept = {name: each.kept for name, each in scripts.items() if isinstance(each, PastPolicy)}
+        if kept:
+            state["past"] = {name: {past: f"{name}/{past}" for past in own} for name, own in kept.items()}
+            state["copies"] = {f"{name}/{past}": each for name, own in kept.items() for past, each in own.items()}
+        return state
 
     def pairings(self, name: str, with_scripted: bool) -> list[dict[str, str]]:
         """Return the pairings of one evaluation, role -> player; with_scripted: also those in which nobody learns.

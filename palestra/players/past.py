@@ -73,8 +73,8 @@ class PastSelf:
 
     observes: Observes = "state"
 
-    def __init__(self, player: Player, game: TensorGame, role: str) -> None:
-        self.player, self.role, self.game = player, role, copy(game)
+    def __init__(self, player: Player, game: TensorGame, role: str, explores: bool) -> None:
+        self.player, self.role, self.explores, self.game = player, role, explores, copy(game)
         self.game.observation_transform = deepcopy(game.observation_transform)
         self.policy: Policy | None = None
 
@@ -82,7 +82,7 @@ class PastSelf:
         self.player.load_acting_state(deepcopy(dict(state["player"])))  # an algorithm may write into it
         self.player.set_training(False)
         self.game.load_state_dict(state["game"])
-        self.policy = self.player.policy(state["explores"])
+        self.policy = self.player.policy(self.explores)
         return self
 
     def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
@@ -113,7 +113,7 @@ class PastPolicy:
         kept: dict[int, Mapping[str, Any]],
     ) -> None:
         self.config, self.game, self.role, self.make, self.kept = config, game, role, make, kept
-        self.spare = [PastSelf(make(game, role), game, role)]
+        self.spare = [PastSelf(make(game, role), game, role, config.explores)]
         self.made: dict[int, PastSelf] = {}
 
     def for_seat(self, game: Any, role: str) -> "PastPolicy":
@@ -124,8 +124,10 @@ class PastPolicy:
         for gone in self.made.keys() - self.kept.keys():
             self.spare.append(self.made.pop(gone))
         if opt_steps not in self.made:
-            new = self.spare.pop() if self.spare else PastSelf(self.make(self.game, self.role), self.game, self.role)
-            self.made[opt_steps] = new.load(self.kept[opt_steps])
+            if not self.spare:
+                made = self.make(self.game, self.role)
+                self.spare.append(PastSelf(made, self.game, self.role, self.config.explores))
+            self.made[opt_steps] = self.spare.pop().load(self.kept[opt_steps])
         return self.made[opt_steps]
 
     def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:

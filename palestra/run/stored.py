@@ -16,6 +16,7 @@ from palestra.run.changes import Changes, digest
 from palestra.run.checkpoints import Checkpoints
 from palestra.run.evaluating import PLAYED
 from palestra.run.kinds import read_stored_config
+from palestra.run.loaded_checkpoint import LoadedCheckpoint
 from palestra.run.shipped import find_run
 from palestra.run.tables import Library, Row, Rows, rows_of_run, run_name, table
 from palestra.storage.disk import Folder
@@ -82,11 +83,15 @@ class Stored(ABC):
         CheckpointError for one that is missing or damaged. Of damaged latest ones the one before is loaded; `warnings`
         has a line for each, after `notes`.
         """
-        loaded = Checkpoints(self.folder, keep_last=1, keep_every=None).load(which, check_rows=False)
+        loaded = self.find(Checkpoints(self.folder, keep_last=1, keep_every=None), which)
         self.warnings = [*self.notes, *loaded.warnings]
         with loaded.fitting():
             self.restore(loaded.state)
             self.is_over = loaded.state["finished"]
+
+    def find(self, checkpoints: Checkpoints, which: str) -> LoadedCheckpoint:
+        """Read a checkpoint, as `Checkpoints.load` does."""
+        return checkpoints.load(which, check_rows=False)
 
     def file_into(self, folder: RunFolder) -> None:
         """File results in a new folder, because the run's own is part of palestra."""

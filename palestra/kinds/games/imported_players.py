@@ -4,7 +4,7 @@ The run in which they play copies them into its folder.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from palestra.config import ConfigError, below
@@ -15,9 +15,10 @@ from palestra.players import FromRunConfig
 from palestra.players.player import Player
 from palestra.players.seated_models import ModelPolicy, SeatedModelConfig
 from palestra.players.torch_modules import ModulePolicy, TorchModuleConfig, read_weights
-from palestra.run.checkpoints import Checkpoints
+from palestra.run.checkpoints import CheckpointError, Checkpoints, MissingCheckpointError
 from palestra.run.copies import find_copy, spaces_to_store, write_copy
 from palestra.run.kinds import read_stored_config, require_kind
+from palestra.run.loaded_checkpoint import AT, LoadedCheckpoint
 from palestra.run.shipped import find_run
 from palestra.run.trained_models import TrainedModel
 from palestra.run.warm_starts import errors_at
@@ -76,8 +77,38 @@ def read_player(config: FromRunConfig) -> TrainedPlayer:
     if not isinstance(learned, LearningPlayerConfig):
         raise RunFolderError(f"expected a player that learned in {config.from_run}, got {config.player!r}")
     checkpoints = Checkpoints(folder, keep_last=1, keep_every=None)
-    state = checkpoints.load(config.checkpoint, check_rows=False).state
-    return TrainedPlayer(stored.game, learned.algorithm, state["players"][config.player])
+    players = find_players(checkpoints, config.checkpoint).state["players"]
+    if config.player not in players:
+        got = f"got copies of {', '.join(players)} alone"
+        raise CheckpointError(f"expected a checkpoint {config.checkpoint} with {config.player!r}, {got}")
+    return TrainedPlayer(stored.game, learned.algorithm, players[config.player])
+
+
+def find_players(checkpoints: Checkpoints, which: str) -> LoadedCheckpoint:
+    """Read a checkpoint; where there is none of this opt step, the players of which copies were kept then.
+
+    Raises CheckpointError, which names the opt steps of the copies.
+    """
+    try:
+        return checkpoints.load(which, check_rows=False)
+    except MissingCheckpointError as error:
+        if not which.startswith(AT):
+            raise
+        latest = checkpoints.load("latest", check_rows=False)
+        configs, copies = latest.state["config"]["players"], latest.state.get("copies", {})
+        by_step: dict[int, dict[str, Any]] = {}
+        for name, files in latest.state.get("past", {}).items():
+            for opt_steps, file in files.items():
+                by_step.setdefault(opt_steps, {})[configs[name]["past_of"]] = copies[file]
+        if (found := by_step.get(int(which.removeprefix(AT)))) is None:
+            if not by_step:
+                raise
+            kept = ", ".join(f"{AT}{opt_steps}" for opt_steps in sorted(by_step))
+            raise MissingCheckpointError(f"{error}, or of the copies of past selves {kept}") from error
+        one = next(iter(found.values()))
+        players = {name: each["player"] for name, each in found.items()}
+        state = latest.state | {"players": players, "game": one["game"], "counters": one["counters"], "finished": False}
+        return replace(latest, state=state, counters=one["counters"])
 
 
 def find_player(name: str, config: FromRunConfig, copies: Folder | None) -> TrainedPlayer:

@@ -119,14 +119,17 @@ class Seating:
                 found.append(name)
         return found
 
-    def copy(self, name: str, opt_steps: int, of_leader: Callable[[str, Any], Any]) -> tuple[str, bytes, list[str]]:
+    def copy(
+        self, name: str, counters: Mapping[str, int], of_leader: Callable[[str, Any], Any]
+    ) -> tuple[str, bytes, list[str]]:
         """Keep a copy of a player as it is now. Returns a file of it, its content, and the files that are kept no more.
 
-        opt_steps: of the run. of_leader: gives the value of the first replica.
+        counters: of the run. of_leader: gives the value of the first replica.
         """
         config: Any = self.parts.config.players[name]
         player, kept = self.parts.players[config.past_of], self.past[name].kept
-        state = {"player": player.acting_state(), "game": self.parts.game.state_dict(), "explores": config.explores}
+        opt_steps = counters["opt_steps"]
+        state = {"player": player.acting_state(), "game": self.parts.game.state_dict(), "counters": dict(counters)}
         kept[opt_steps] = of_leader("a past self", copied(state))
         self.num_copied[name] = player.opt_steps // config.interval + 1
         content = to_bytes(kept[opt_steps])

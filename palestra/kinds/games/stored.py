@@ -15,13 +15,17 @@ from palestra.evaluation.evaluations import Evaluations
 from palestra.evaluation.evaluator import Watch
 from palestra.games import AnyGameConfig
 from palestra.kinds.games.config import RunConfig
+from palestra.kinds.games.imported_players import find_players
 from palestra.kinds.games.parts import build_evaluations, build_parts, hold_fixed
+from palestra.kinds.games.seating import load_kept, past_of
 from palestra.kinds.games.user_nets import by_role, use_models
 from palestra.players import scripts_in
 from palestra.players.player import Player
 from palestra.run.base import ASKED
 from palestra.run.changes import Changes, errors_at
+from palestra.run.checkpoints import CheckpointError, Checkpoints
 from palestra.run.kinds import read_stored_config, require_kind
+from palestra.run.loaded_checkpoint import LoadedCheckpoint
 from palestra.run.shipped import find_run
 from palestra.run.stored import Stored, failures_filed
 from palestra.runtime.scores import Estimate
@@ -134,9 +138,18 @@ class StoredGames(Stored):
             self.evaluations = build_evaluations(self.parts, changed_evaluations(changes, self.config))
         self.changes = changes
 
+    def find(self, checkpoints: Checkpoints, which: str) -> LoadedCheckpoint:
+        return find_players(checkpoints, which)
+
     def restore(self, state: Mapping[str, Any]) -> None:
         self.counters = state["counters"]
         self.game.load_state_dict(state["game"])
+        load_kept(past_of(self.parts), state.get("past", {}), state.get("copies", {}))
+        for lacking in [each.name for each in self.parts.learners if each.name not in state["players"]]:
+            if lacking in self.config.roles.values():
+                expected = f"expected a checkpoint with {lacking!r}"
+                raise CheckpointError(f"{expected}, got copies of {', '.join(state['players'])} alone")
+            del self.players[lacking]
         for name, player_state in state["players"].items():
             if self.explores and "optimizers" in player_state:  # runs that palestra ships have weights alone
                 self.players[name].load_state_dict(player_state | {"replay_buffer": None})

@@ -434,7 +434,7 @@ class Trainer(Training):
         for player in self.learners:
             self._add_results(player)
         for name in due:
-            self._store_copy(*self.seating.copy(name, self.opt_steps, self.replica.of_leader))
+            self._store_copy(*self.seating.copy(name, self.counts(), self.replica.of_leader))
         self.seating.draw(due, self.replica.each)
 
     @led

@@ -1,55 +1,29 @@
 """Who meets whom in worlds: pairings in blocks, past selves, results; stopped and resumed, with replicas and actors."""
 
-import copy
 import random
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from combinations import GAMES, OBSERVATIONS, PPO, RECURRENT, SAC, config_of
-from conftest import TINY
-from resuming import Killed, assert_same_bits, at_call, fit, kill, stopping_at
+from leagues import LEARNERS, NIM, league
+from resuming import Killed, assert_same_bits, at_call, fit, kill, records, stopping_at
 
-import palestra
-from palestra import ConfigError, make_trainer
+from palestra import load_player
+from palestra.config import load_yaml
+from palestra.games.nim import NimGame
+from palestra.kinds.games.imported_players import read_player
 from palestra.kinds.games.trainer import Trainer
+from palestra.players import FromRunConfig
+from palestra.rollouts.fused import FusedGame
 from palestra.run.branching import tree_differences
+from palestra.run.checkpoints import CheckpointError, Checkpoints
+from palestra.storage.run_folder import RunFolder
 
 Data = dict[str, Any]
-NIM = ("first", "second")
-
-
-def league(learner: Data, normalized: bool = False, explores: bool = False, **changes: Any) -> Data:
-    """Nim: `main` meets itself and its past selves, `exploiter` meets `main`, and sits in no seat of `roles`."""
-    game = GAMES["nim"]["discrete"] | {"observation": OBSERVATIONS["normalized" if normalized else "as they are"]}
-    player = {"algorithm": learner, "warm_start": None, "updates": {"name": "constant"}}
-    meets = [
-        {"share": 0.25, "pairing": {"first": "main", "second": "main"}},
-        {"share": 0.375, "pairing": {"first": "main", "second": "past"}},
-        {"share": 0.375, "pairing": {"first": "past", "second": "main"}},
-    ]
-    choice = {"name": "prioritized", "power": 2.0, "prior_games": 4.0}
-    past = {"past_of": "main", "interval": 3, "num_kept": 3, "num_seated": 2, "explores": explores, "choice": choice}
-    own = [{"share": 0.5, "pairing": dict(zip(each, ("exploiter", "main"), strict=True))} for each in (NIM, NIM[::-1])]
-    players = {"main": player | {"meets": meets}, "exploiter": player | {"meets": own}, "past": past}
-    config = copy.deepcopy(TINY) | {"game": game, "num_worlds": 8, "roles": dict.fromkeys(NIM, "main")}
-    config |= {"players": players, "stop": {"after": 24, "unit": "opt_steps"}}
-    config["evaluations"][0] |= {"pairings": [{"first": "main", "second": "past"}], "at_start": True}
-    config["best"] |= {"pairing": 0, "measure": "return/first"}
-    return copy.deepcopy(config) | changes
-
-
-REPLAY: Data = {"name": "uniform", "capacity": 100, "layout": "whole", "scratch_folder": None}
-OFTEN: Data = {"rollout_length": 3, "replay_buffer": REPLAY}
-DQN = TINY["players"]["host"]["algorithm"] | OFTEN | {"transitions": {"name": "n_step", "steps": 2}}
-LEARNERS: dict[str, Data] = {
-    "dqn": DQN,
-    "ppo": PPO,
-    "recurrent": PPO | {"body": {"name": "shared", "net": RECURRENT}},
-    "sac": SAC | OFTEN | {"log_std": None},
+EVALUATORS: Data = {
+    **{"num_processes": 1, "timeout_s": 600.0, "max_restarts": 0},
+    "results": {"after": 6, "unit": "opt_steps"},
 }
 
 
@@ -89,3 +63,140 @@ def test_a_run_stopped_and_killed_in_every_phase_ends_in_the_same_bits(learner: 
     assert sorted(each.name for each in (run / "past").iterdir()) == sorted(
         each.name for each in (tmp_path / "uninterrupted" / "past").iterdir()
     )
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of a league with a checkpoint at every copy of `main`."""
+    run = tmp_path_factory.mktemp("league") / "run"
+    config = league(LEARNERS["dqn"], normalized=True)
+    config["output"] |= {"save": {"every": 1, "unit": "opt_steps"}, "keep_every": 1}
+    config["players"]["past"]["num_kept"] = 20
+    fit(run, config)
+    return run
+
+
+def test_a_past_self_is_what_the_checkpoint_of_its_step_holds(stored: Path) -> None:
+    latest = Trainer.load(stored)
+    latest.fit()
+    assert latest.seating is not None
+    kept = latest.seating.past["past"].kept
+    assert len(kept) > 4
+    for opt_steps, copy in kept.items():
+        then = Checkpoints(RunFolder.open(stored), 1, None).load(f"@{opt_steps}").state
+        assert list(tree_differences(then["players"]["main"]["nets"], copy["player"]["nets"])) == []
+        assert list(tree_differences(then["game"], copy["game"])) == []
+        past_self = latest.seating.past["past"].past_self(opt_steps)
+        assert list(tree_differences(copy["player"]["nets"], past_self.player.weights()["nets"])) == []
+
+
+def test_past_selves_are_found_where_no_checkpoint_is_kept(stored: Path, tmp_path: Path) -> None:
+    config = load_yaml(stored / "config.yml")
+    config["output"] |= {"save": {"every": 20, "unit": "opt_steps"}, "keep_every": None, "keep_last": 1}
+    trainer = fit(tmp_path / "few", config)
+    assert trainer.seating is not None
+    *_, at, _ = trainer.seating.past["past"].kept
+    there = {name: load_player(run, "main", f"@{at}") for name, run in (("few", tmp_path / "few"), ("all", stored))}
+    assert list(tree_differences(there["few"].weights(), there["all"].weights())) == []
+    for each in there.values():
+        assert each.game is not None
+    assert list(tree_differences(there["few"].game.state_dict(), there["all"].game.state_dict())) == []  # type: ignore[union-attr]
+    origin = FromRunConfig(from_run=str(tmp_path / "few"), player="main", checkpoint=f"@{at}")
+    assert list(tree_differences(read_player(origin).state["nets"], there["all"].weights()["nets"])) == []
+    with pytest.raises(CheckpointError, match=rf"no checkpoint @{at + 1} .*copies of past selves @0, @"):
+        load_player(tmp_path / "few", "main", f"@{at + 1}")
+    with pytest.raises(CheckpointError, match="'exploiter', got copies of main alone"):
+        read_player(origin.model_copy(update={"player": "exploiter"}))
+
+
+def test_evaluators_play_against_the_past_selves_of_the_moment(stored: Path, tmp_path: Path) -> None:
+    config = load_yaml(stored / "config.yml") | {"evaluators": EVALUATORS}
+    fit(tmp_path / "beside", config)
+    own, beside = (
+        [each for each in records(run) if each["kind"] == "evaluation"] for run in (stored, tmp_path / "beside")
+    )
+    assert len(own) == len(beside) > 2
+    assert [each["pairs"] for each in own] == [each["pairs"] for each in beside]
+
+
+@pytest.mark.parametrize("learner", ["dqn", "recurrent"])
+def test_blocks_play_as_games_of_their_own(learner: str, tmp_path: Path) -> None:
+    """Rows and results are those of each pairing alone in the same worlds; seats of others give no row."""
+    trainer = fit(tmp_path / "run", league(LEARNERS[learner], explores=True))
+    seating, game, main, num_rounds = trainer.seating, trainer.game, trainer.players["main"], 12
+    assert seating is not None
+    together = FusedGame(game, {})
+    worlds = together.new_worlds(8, 0, "test")
+    seating.seat(together, "main", worlds, 0)
+    rows = together.collect(worlds, NIM, num_rounds)
+    assert worlds.results is not None
+    sums, num_places = worlds.results.take(), 0
+    for block, seated in zip(seating.blocks["main"], seating.seated["main"], strict=True):
+        for number, place in enumerate(next(iter(block.shares.values()), [block.worlds])):
+            policies: dict[str, Any] = {role: main.policy(True) for role in NIM}
+            for role, past in seated.items():
+                policies[role] = trainer.players["past"].policy(False, role).past_self(past[number])  # type: ignore[attr-defined]
+            alone = FusedGame(game, policies)
+            there = alone.new_worlds(len(place), 0, "test", first=place.start)
+            expected = alone.collect(there, tuple(role for role in NIM if role not in seated), num_rounds)
+            for role in NIM:
+                here = torch.arange(num_rounds * 8).view(num_rounds, 8)[:, place.start : place.stop].flatten()
+                own = rows[role].at(here)
+                if role not in expected:
+                    assert not own.valid.any()
+                    continue
+                valid = expected[role].valid
+                assert own.valid.equal(valid)
+                own, alone_rows = own.at(valid.nonzero()[:, 0]).rows(), expected[role].at(valid.nonzero()[:, 0]).rows()
+                torch.testing.assert_close(own, alone_rows)  # other batch sizes round otherwise
+            totals, of_place = alone.take_totals(there), sums[place.start : place.stop].sum(dim=0).tolist()
+            assert of_place[:3] == [totals["episodes"], *(totals[f"return/{role}"] for role in NIM)]
+            assert of_place[3:] == [(of_place[0] + of_place[number]) / 2 for number in (1, 2)]
+            num_places += 1
+    assert num_places == 5
+
+
+def test_seats_of_others_move_no_running_statistic(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    trainer = fit(tmp_path / "run", league(LEARNERS["dqn"], normalized=True))
+    game, asked = trainer.game, list[tuple[Any, ...]]()
+    assert trainer.seating is not None
+    assert isinstance(game, NimGame)
+    assert game.observation_transform is not None
+    monkeypatch.setattr(
+        NimGame, "transformed", lambda game, role, seen, counted=None: asked.append((role, counted)) or seen
+    )
+    played = FusedGame(game, {})
+    worlds = played.new_worlds(8, 0, "test")
+    trainer.seating.seat(played, "main", worlds, 0)
+    deciding = game.deciding(worlds.state)
+    played.collect(worlds, NIM, 1)
+    for role, counted in [each for each in asked if each[1] is not None]:
+        held = torch.ones(8, dtype=torch.bool)
+        held[slice(2, 5) if role == "second" else slice(5, 8)] = False
+        assert counted.equal(deciding[:, NIM.index(role)] & held)
+    assert {role for role, counted in asked if counted is not None} == {*NIM}
+
+
+def test_a_game_whose_sitter_changes_is_cut_off_and_counts_for_nobody(tmp_path: Path) -> None:
+    trainer = fit(tmp_path / "run", league(LEARNERS["recurrent"], explores=True))
+    seating = trainer.seating
+    assert seating is not None
+    game = FusedGame(trainer.game, {})
+    worlds = game.new_worlds(8, 0, "test")
+    seating.seat(game, "main", worlds, 0)
+    game.collect(worlds, NIM, 2)
+    assert worlds.results is not None
+    worlds.results.take()
+    awaiting = worlds.awaiting[5:, 1] & ~worlds.done[5:, 1] & (worlds.lengths[5:] > 0)
+    cut = 5 + int(awaiting.nonzero()[0])  # where `main` has moved as second
+    new = worlds.results.sitters.clone()
+    new[cut, 0] = 1000
+    game.seat(worlds, new)
+    assert worlds.truncated_pending.nonzero().tolist() == [[cut]]
+    assert not any(bool(value[cut].any()) for name, value in worlds.memory["first"].items())
+    rows = game.collect(worlds, NIM, 2)["second"]
+    own = rows.at(torch.tensor([cut, 8 + cut]))
+    assert own.valid.sum() == 1
+    assert (own.truncated | own.terminated)[own.valid].all()
+    assert worlds.results.take()[cut, 0] == 0
+    assert worlds.lengths[cut] == 0  # the next game begins
