@@ -66,7 +66,7 @@ def meetings_in_words(config: Any) -> Iterator[str]:
         if (meets := config.players[name].meets) is None:
             continue
         for block in blocks_of(name, meets, config.worlds_of(name), config.players):
-            seats = ", ".join(f"{role} {sitter}" for role, sitter in block.pairing.items())
+            seats = ", ".join(f"{role} {block.pairing[role]}" for role in config.game.declared_roles())
             past = [f"{len(shares)} past selves at a time in {role}" for role, shares in block.shares.items()]
             of_past = f" ({', '.join(past)})" if past else ""
             yield f"worlds of {name}: {len(block.worlds):,} of {config.worlds_of(name):,} with {seats}{of_past}"

@@ -1,23 +1,29 @@
 """Who meets whom in worlds: pairings in blocks, past selves, results; stopped and resumed, with replicas and actors."""
 
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from leagues import LEARNERS, NIM, league
 from resuming import Killed, assert_same_bits, at_call, fit, kill, records, stopping_at
 
-from palestra import load_player
+from palestra import ConfigError, load_player, make_trainer
+from palestra.commands.replay import verify
 from palestra.config import load_yaml
 from palestra.games.nim import NimGame
+from palestra.kinds.games.config import RunConfig
 from palestra.kinds.games.imported_players import read_player
+from palestra.kinds.games.seating import Met, Seating
 from palestra.kinds.games.trainer import Trainer
 from palestra.players import FromRunConfig
 from palestra.rollouts.fused import FusedGame
 from palestra.run.branching import tree_differences
 from palestra.run.checkpoints import CheckpointError, Checkpoints
+from palestra.run.kinds import read_config
 from palestra.storage.run_folder import RunFolder
 
 Data = dict[str, Any]
@@ -200,3 +206,130 @@ def test_a_game_whose_sitter_changes_is_cut_off_and_counts_for_nobody(tmp_path: 
     assert (own.truncated | own.terminated)[own.valid].all()
     assert worlds.results.take()[cut, 0] == 0
     assert worlds.lengths[cut] == 0  # the next game begins
+
+
+def test_draws_have_the_probabilities_of_the_choice(tmp_path: Path) -> None:
+    """Within 4.5 standard deviations over 10,000 draws, by shares lost of .9, .5, .1 and none played."""
+    seating = Seating(make_trainer(league(LEARNERS["dqn"]), run=tmp_path / "run").parts)
+    lost = {1: 0.9, 2: 0.5, 3: 0.1}
+    weights = np.array([((100 * lost[n] + 2) / 104) ** 2 if n in lost else 0.25 for n in (1, 2, 3, 4)])
+    counts = np.zeros(5)
+    for number in range(2500):
+        kept = seating.past["past"].kept
+        kept.clear()
+        kept.update({past: {} for past in (1, 2, 3, 100 + number)})
+        for block, role in ((1, "second"), (2, "first")):
+            seating.scores["main"] |= {Met(block, role, n): [100.0, 100 * (1 - lost[n])] for n in lost}
+        seating.draw(["past"], lambda what, value: [value])
+        drawn = [past for seated in seating.seated["main"] for shares in seated.values() for past in shares]
+        counts += np.bincount(np.minimum(drawn, 4), minlength=5)
+    expected = 10_000 * weights / weights.sum()
+    assert counts.sum() == 10_000
+    assert (np.abs(counts[1:] - expected) < 4.5 * np.sqrt(expected)).all()
+
+
+def test_a_branch_keeps_fewer_and_one_without_changes_has_the_same_bits(stored: Path, tmp_path: Path) -> None:
+    same = Trainer.branch(stored / "checkpoints" / "00000006", [], run=tmp_path / "same")
+    same.fit()
+    assert list(tree_differences(Trainer.load(stored).config.model_dump(), same.config.model_dump())) == []
+    whole = Trainer.load(stored)
+    whole.fit()
+    assert list(tree_differences(whole.state_dict()["past"], same.state_dict()["past"])) == []
+    assert list(tree_differences(nets_of(whole), nets_of(same))) == []
+    changes = ["players.past.num_kept=2", "players.past.choice={name: uniform}", "output.keep_every=null"]
+    fewer = Trainer.branch(stored / "checkpoints" / "00000006", changes, run=tmp_path / "fewer")
+    fewer.fit()
+    assert fewer.seating is not None
+    assert len(fewer.seating.past["past"].kept) == 2
+    assert len([*(tmp_path / "fewer" / "past").iterdir()]) < len([*(stored / "past").iterdir()])
+    with pytest.raises(ConfigError, match="interval"):
+        Trainer.branch(stored / "checkpoints" / "00000006", ["players.past.interval=5"], run=tmp_path / "other")
+
+
+def test_a_stretch_is_verified_and_a_mirror_holds_the_copies(stored: Path, tmp_path: Path) -> None:
+    assert verify(stored, "00000012").difference is None
+    config = load_yaml(stored / "config.yml")
+    config["players"]["past"]["num_kept"] = 3
+    keys: Data = {"options": {}, "attempts": 1, "first_wait_s": 0.0, "end_wait_s": 60.0}
+    mirror = {"mirror": {"url": f"file://{tmp_path}/mirrors"} | keys, "keep_every": None, "keep_last": 1}
+    uninterrupted = fit(tmp_path / "uninterrupted", config | {"output": config["output"] | {"keep_every": None}})
+    with stopping_at(12):
+        assert not fit(tmp_path / "run", config | {"output": config["output"] | mirror}).finished
+    there = sorted(each.name for each in (tmp_path / "mirrors" / "run" / "past").iterdir())
+    assert there == sorted(each.name for each in (tmp_path / "run" / "past").iterdir())
+    shutil.rmtree(tmp_path / "run")
+    again = Trainer.load(f"file://{tmp_path}/mirrors/run", into=tmp_path / "again")
+    again.fit()
+    assert list(tree_differences(uninterrupted.state_dict(), again.state_dict())) == []
+
+
+MEETS = "players.main.meets"
+FAULTS: dict[str, tuple[Data, str]] = {
+    "shares": ({f"{MEETS}.0.share": 0.5}, f"{MEETS}: expected shares that add up to 1.0, got 1.25"),
+    "no whole number": (
+        {f"{MEETS}.0.share": 0.3, f"{MEETS}.1.share": 0.325},
+        f"{MEETS}.0.share: expected a whole number of the 8 worlds, such as 0.25 or 0.375, got 0.3 (2.4 worlds)",
+    ),
+    "fewer than seated": (
+        {"players.past.num_seated": 4, "players.past.num_kept": 4},
+        f"{MEETS}.1.share: expected at least 4 worlds, players.past.num_seated, got 0.375 (3 worlds)",
+    ),
+    "without a role": (
+        {f"{MEETS}.0.pairing": {"first": "main"}},
+        f"{MEETS}.0.pairing.second: expected a player of this file (main, exploiter, past), but the key is missing",
+    ),
+    "without itself": (
+        {f"{MEETS}.1.pairing": {"first": "past", "second": "exploiter"}},
+        f"{MEETS}.1.pairing: expected 'main' in one of its roles, got past, exploiter",
+    ),
+    "nobody": (
+        {f"{MEETS}.1.pairing.second": "rival"},
+        f"{MEETS}.1.pairing.second: expected a player of this file (main, exploiter, past), got 'rival'",
+    ),
+    "twice": (
+        {f"{MEETS}.2.pairing": {"first": "main", "second": "past"}},
+        f"{MEETS}: expected each pairing once, with the whole of its share, got second=past twice",
+    ),
+    "a past of nobody": (
+        {"players.past.past_of": "rival"},
+        "players.past.past_of: expected a player that learns of this file (main, exploiter), got 'rival'",
+    ),
+    "more seated than kept": (
+        {"players.past.num_seated": 3, "players.past.num_kept": 2},
+        "players.past.num_seated: expected at most num_kept = 2, got 3",
+    ),
+    "in roles": (
+        {"roles.second": "past"},
+        "roles.second: expected a player that is now (past selves sit in pairings of `meets` and of evaluations), got "
+        "'past'",
+    ),
+    "together": (
+        {"trainer": {"name": "together"}},
+        f"{MEETS}: expected null with trainer 'together', whose players share their worlds, got a list",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_does_not_fit_is_refused_in_a_line(fault: str) -> None:
+    config, (changes, told) = league(LEARNERS["dqn"]), FAULTS[fault]
+    for path, value in changes.items():
+        *keys, last = (int(key) if key.isdecimal() else key for key in path.split("."))
+        part: Any = config
+        for key in keys:
+            part = part[key]
+        part[last] = value
+    with pytest.raises(ConfigError) as raised:
+        make_trainer(config)
+    assert told in str(raised.value).splitlines()
+
+
+def test_check_says_who_meets_whom() -> None:
+    config: RunConfig = read_config(league(LEARNERS["dqn"]))
+    assert config.plan()[-5:] == [
+        "worlds of main: 2 of 8 with first main, second main",
+        "worlds of main: 3 of 8 with first main, second past (2 past selves at a time in second)",
+        "worlds of main: 3 of 8 with first past, second main (2 past selves at a time in first)",
+        "worlds of exploiter: 4 of 8 with first exploiter, second main",
+        "worlds of exploiter: 4 of 8 with first main, second exploiter",
+    ]
