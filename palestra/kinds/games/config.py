@@ -257,7 +257,8 @@ class RunConfig(EvaluatedRunConfig):
                 return True
         if key == "num_worlds":
             return all(self.worlds_of(name) == branched.worlds_of(name) for name in self.learners() if name in learning)
-        others = [name for name in branched.players if name not in learning]
+        past = [name for name, each in branched.players.items() if isinstance(each, PastPlayerConfig)]
+        others = [name for name in branched.players if name not in (*learning, *past)]
         return any(f"{key}.".startswith((f"players.{name}.", f"num_worlds.{name}.")) for name in others)
 
     def seat_overrides(self, origin: Mapping[str, str], freeze: Sequence[str], replace: Mapping[str, str]) -> list[str]:

@@ -234,8 +234,9 @@ class Seating:
         """Load what `state_dict` has returned. files: by past player and opt steps. copies: what is in each file."""
         for name in TALLIES:
             setattr(self, name, {learner: _read(own) for learner, own in state[name].items()})
-        self.seated, self.num_copied = copied(state["seated"]), dict(state["num_copied"])
-        self.files = {name: dict(own) for name, own in files.items()}
+        self.seated = copied(state["seated"])
+        self.num_copied = {name: state["num_copied"].get(name, 0) for name in self.past}
+        self.files = {name: dict(files.get(name, {})) for name in self.past}
         load_kept(self.past, files, copies)
 
 
@@ -258,8 +259,8 @@ def seat_players(game: Any, parts: Parts, seating: Seating | None, learner: str,
 
 def load_kept(past: Mapping[str, PastPolicy], files: Mapping[str, Any], copies: Mapping[str, Any]) -> None:
     """Let past players keep the copies that a checkpoint names."""
-    for name, own in files.items():
-        _exchange(past[name].kept, {opt_steps: copies[file] for opt_steps, file in own.items()})
+    for name, script in past.items():  # a branch may have others
+        _exchange(script.kept, {opt_steps: copies[file] for opt_steps, file in files.get(name, {}).items()})
 
 
 def _exchange(kept: dict[int, Any], new: Mapping[int, Any]) -> None:
