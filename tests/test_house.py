@@ -102,6 +102,7 @@ def circles(graph: Mapping[str, set[str]]) -> list[set[str]]:
 
 # Who may know one game, and which: its scripted players, and commands that are about it.
 KNOWS_A_GAME = {
+    "palestra.players.scripted_boards": {"boards"},
     "palestra.players.scripted_nim": {"nim"},
     "palestra.players.scripted_polyhedra": {"polyhedra"},
     "palestra.kinds.games.kind": {"polyhedra"},  # the names of its rewards
@@ -110,7 +111,7 @@ KNOWS_A_GAME = {
 
 
 def test_nothing_generic_knows_one_game() -> None:
-    games = ("gymnasium", "polyhedra", "nim", "classic_control")
+    games = ("gymnasium", "polyhedra", "nim", "boards", "classic_control")
     known = {
         module: {game for game in games for name in names if f"{name}.".startswith(f"palestra.games.{game}.")}
         for module, names in IMPORTS.items()

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import torch
 
 from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, UserConfig, check, failure, load_class
+from palestra.games.boards import ConnectFourConfig, TicTacToeConfig
 from palestra.games.classic_control import AcrobotConfig, CartPoleConfig, MountainCarConfig, PendulumConfig
 from palestra.games.config import GameConfig
 from palestra.games.dialogue.game import DialogueConfig
@@ -59,6 +60,8 @@ class UserGameConfig(UserConfig, GameConfig):
 AnyGameConfig = Annotated[
     PolyhedraConfig
     | NimConfig
+    | ConnectFourConfig
+    | TicTacToeConfig
     | MatrixConfig
     | HarvestConfig
     | DialogueConfig

@@ -22,6 +22,7 @@ from palestra.players.scripted import (
     ScriptedPolicy,
     role_fault,
 )
+from palestra.players.scripted_boards import ConnectFourTactical
 from palestra.players.scripted_dialogue import WitnessOptimal
 from palestra.players.scripted_nim import NimOptimal
 from palestra.players.scripted_polyhedra import AllCoordinatesHost, GreedyAgent, LookAheadHost, ZeillingerHost
@@ -36,6 +37,7 @@ SCRIPTED: dict[str, type[ScriptedPolicy]] = {
     "look_ahead": LookAheadHost,
     "greedy": GreedyAgent,
     "nim_optimal": NimOptimal,
+    "connect_four_tactical": ConnectFourTactical,
     "witness_optimal": WitnessOptimal,
 }
 

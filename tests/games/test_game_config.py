@@ -25,6 +25,14 @@ CPU = torch.device("cpu")
 GAMES: dict[str, dict[str, Any]] = {
     "polyhedra": load_yaml(next(path for path in shipped_configs() if path.stem == "dqn-polyhedra"))["game"],
     "nim": {"name": "nim", "num_heaps": 3, "max_stones": 3, "observation": PLAIN},
+    "connect_four": {
+        "name": "connect_four",
+        "num_columns": 7,
+        "num_rows": 6,
+        "num_connected": 4,
+        "observation": PLAIN,
+    },
+    "tic_tac_toe": {"name": "tic_tac_toe", "observation": PLAIN},
     "dialogue": {
         "name": "dialogue",
         "protocol": checked({"name": "nip"}, AnyProtocolConfig).model_dump(),
