@@ -39,7 +39,9 @@ def metrics_section(groups: Sequence[Group], figures: Figures) -> Section:
     names = dict.fromkeys(name for run in runs for name in run.metrics)
     counters = tuple(f"/{name}" for run in runs for name in run.kind.axes)
     kinds = ("players/", "dialogues/", "notes/")
-    wanted = [name for name in names if name.startswith(kinds) and not name.endswith(counters)]
+    wanted = [
+        name for name in names if name.startswith(kinds) and not name.endswith(counters) and "/meets/" not in name
+    ]
     wanted.sort(key=lambda name: (name.split("/")[:2], "/episodes/" not in name))
     values = {name: {value for run in runs for _, value in run.metrics.get(name, [])} for name in wanted}
     constant = {name: own.pop() for name, own in values.items() if len(own) == 1}
@@ -51,19 +53,22 @@ def metrics_section(groups: Sequence[Group], figures: Figures) -> Section:
     players = {name for run in runs for name in run.players}
     for owner in dict.fromkeys(_owner(name, players) for name in drawn[:MOST_FIGURES]):
         mine = [name for name in drawn[:MOST_FIGURES] if _owner(name, players) == owner]
-        grid = []
-        for name in mine:
-            kind, *words = name.split("/")
-            title = label("/".join(words if kind == "dialogues" else words[1:]) or name)
-            curves = [metric_curve(group, name, unit) for group in groups]
-            grid.append(_figure(title, label(name), title, curves, [], unit, figures))
-        section.blocks += [Heading(owner), FigureGrid(grid)]
+        grid = FigureGrid([metric_figure(groups, name, unit, figures) for name in mine])
+        section.blocks += [Heading(owner), grid]
     if constant:
         rows = [[Cell(label(name)), Cell(metric_text(value), value)] for name, value in constant.items()]
         section.blocks.append(Table("Metrics that never changed.", ["metric", "value"], rows))
     if len(drawn) > MOST_FIGURES:
         section.blocks.append(Note(f"Not drawn, but in records.jsonl: {', '.join(drawn[MOST_FIGURES:])}."))
     return section
+
+
+def metric_figure(groups: Sequence[Group], name: str, unit: str, figures: Figures) -> Drawn:
+    """Draw a metric over training. name: as recorders have it."""
+    kind, *words = name.split("/")
+    title = label("/".join(words if kind == "dialogues" else words[1:]) or name)
+    curves = [metric_curve(group, name, unit) for group in groups]
+    return _figure(title, label(name), title, curves, [], unit, figures)
 
 
 def legend(groups: Sequence[Group]) -> list[Block]:

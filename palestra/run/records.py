@@ -360,7 +360,8 @@ class History:
         """Add the numbers of a training record, in which null stands for NaN."""
         for player, metrics in record.get("players", {}).items():
             curves = self.curves.setdefault(player, {})
-            for name, value in (metrics.get("episodes", {}) | metrics).items():
+            won = {f"won/{whom}": told["won"] for whom, told in metrics.get("meets", {}).items() if "won" in told}
+            for name, value in (metrics.get("episodes", {}) | won | metrics).items():
                 is_number = isinstance(value, int | float | None) and not isinstance(value, bool)
                 if is_number and name not in self.counters:
                     curves.setdefault(name, Curve()).add(math.nan if value is None else float(value))

@@ -86,6 +86,7 @@ class Games(Kind):
         play.play(match, seats, person.say)
 
     def sections(self, groups: Sequence[Any], figures: Any) -> list[Any]:
-        from palestra.kinds.games.report import data_section, samples_section
+        from palestra.kinds.games.report import data_section, meetings_section, samples_section
 
-        return [*data_section(groups), *samples_section(groups, figures)]
+        sections = [data_section(groups), meetings_section(groups, figures), samples_section(groups, figures)]
+        return [section for found in sections for section in found]

@@ -8,16 +8,19 @@ environment is built. Runs that need others, or an environment, have no sample g
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from palestra.config import Config, admits, importing_no_others
+from palestra.config import Config, admits, importing_no_others, under
 from palestra.evaluation.evaluations import Evaluations, typical
+from palestra.evaluation.evaluator import play_games
 from palestra.games.config import GameConfig
 from palestra.games.game import TensorGame
 from palestra.games.trace import PictureStyle, Scene, Storyboard, Trace
+from palestra.kinds.games.seating import past_of
 from palestra.kinds.games.stored import StoredGames
 from palestra.recording.results import names_of_pairing, thinned
 from palestra.report.blocks import (
     Block,
     Cell,
+    FigureGrid,
     Legend,
     Note,
     Picture,
@@ -29,8 +32,9 @@ from palestra.report.blocks import (
     section_of_first_runs,
 )
 from palestra.report.figures import FONT_SIZE, INK, SERIES, Figures
-from palestra.report.groups import Group
-from palestra.report.reading import RunData
+from palestra.report.groups import Group, step_unit
+from palestra.report.learning import legend, metric_figure
+from palestra.report.reading import RunData, count_in
 from palestra.run.kinds import read_stored_config
 from palestra.storage.run_folder import RunFolder
 
@@ -41,6 +45,10 @@ MOST_OF_A_KIND = 2
 MOST_GAMES = 2000  # of which tables are made
 PICTURE_SIZE = (2.5, 2.3)  # inches
 STYLE = PictureStyle(INK, SERIES, FONT_SIZE)
+MOST_MOMENTS = 10
+MOST_PAST_SELVES = 20  # rows of a table
+MOST_IN_CROSS_TABLE = 5
+NUM_CROSS_GAMES = 100
 MOST_NUMBERS = 32  # of an entry of a state that is told
 
 
@@ -67,6 +75,72 @@ def _spread(described: Mapping[str, Any]) -> str:
     return f"{described['mean']:.4g} ({described['min']:.4g}, {described['max']:.4g})"
 
 
+# ---- who meets whom --------------------------------------------------------------------------------------
+
+
+def meetings_section(groups: Sequence[Group], figures: Figures) -> list[Section]:
+    """Make the section on whom players have met: the shares they have won, past selves, and these among themselves.
+
+    There is none where nobody says whom it meets.
+    """
+    runs, unit = [run for group in groups for run in group.runs], step_unit(groups)
+    names = dict.fromkeys(name for run in runs for name in run.metrics if "/meets/" in name and name.endswith("/won"))
+    shares = [metric_figure(groups, name, unit, figures) for name in names]
+    blocks: list[Block] = [*legend(groups), FigureGrid(shares)] if shares else []
+    for run in runs:
+        for player in run.players:
+            blocks += [*_past_selves_met(run, player, unit)]
+    for group in groups:
+        with importing_no_others():
+            blocks += [*_past_selves_among_themselves(group.runs[0])]
+    return [Section("meetings", "Who met whom", blocks)] if blocks else []
+
+
+def _past_selves_met(run: RunData, player: str, unit: str) -> Iterator[Table]:
+    """For each pairing with past selves a table of those that sat in it at some moments, with the share won."""
+    met: dict[str, dict[int, dict[str, Any]]] = {}
+    for record in run.training:
+        for block, told in (under(record, "players", player, "meets") or {}).items():
+            for each in told.get("past_selves", ()):
+                who = f"{each['player']} @{each['opt_steps']}"
+                met.setdefault(block, {}).setdefault(count_in(record, unit), {})[who] = each
+    for block, moments in met.items():
+        steps = thinned(sorted(moments), MOST_MOMENTS)
+        seated = {who: each for step in steps for who, each in moments[step].items()}
+        rows = []
+        for who in sorted(seated, key=lambda who: seated[who]["opt_steps"])[-MOST_PAST_SELVES:]:
+            won = [under(moments[step], who, "won") for step in steps]
+            cells = [Cell("-") if share is None else Cell(f"{share:.2f}", share, heat=share) for share in won]
+            rows.append([Cell(who), *cells])
+        caption = f"{run.name}, {player} with {block}: who sat there, and the share of contests that {player} won."
+        yield Table(caption, ["past self", *(f"{step:,}" for step in steps)], rows, is_heat=True)
+
+
+def _past_selves_among_themselves(run: RunData) -> Iterator[Table]:
+    """A table of games between past selves that the latest checkpoint keeps; of many, some."""
+    stored = _opened(run)
+    if not isinstance(stored, StoredGames) or not (past := past_of(stored.parts)) or len(stored.game.roles) != 2:
+        return
+    stored.load("latest")
+    game, (first, second) = stored.game, stored.game.roles
+    assert isinstance(game, TensorGame)
+    for name, script in past.items():
+        shown = thinned(sorted(script.kept), MOST_IN_CROSS_TABLE)
+        rows = []
+        for one in shown:
+            row = [Cell(f"@{one}")]
+            for other in shown:
+                seats = {role: script.for_seat(game, role) for role in game.roles}
+                policies = {first: seats[first].past_self(one), second: seats[second].past_self(other)}
+                wins = play_games(game, policies, NUM_CROSS_GAMES, stored.config.game.usual_rounds(), 0).wins
+                share = wins[first] / max(sum(wins.values()), 1e-9)
+                row.append(Cell(f"{share:.2f}", share, heat=share))
+            rows.append(row)
+        caption = f"{run.name}: past selves of {name} among themselves, the share won by the row's one as {first}; "
+        head = [f"{first} \\ {second}", *(f"@{other}" for other in shown)]
+        yield Table(f"{caption}{NUM_CROSS_GAMES} games each.", head, rows, is_heat=True)
+
+
 def samples_section(groups: Sequence[Group], figures: Figures) -> list[Section]:
     """Make the section of sample games: of the first run of each group one game, or, if they are in words, some.
 
@@ -82,19 +156,9 @@ def samples_section(groups: Sequence[Group], figures: Figures) -> list[Section]:
 
 
 def _samples(run: RunData, figures: Figures) -> list[Block]:
-    if not any(stored.fault is None for stored in run.checkpoints):
-        return [Note("There is no checkpoint to play from.")]
-    if not run.config:
-        return [Note("No game can be shown: the config cannot be read.")]
-    folder = RunFolder.open(run.path)
-    folder.require_rebuildable()
-    config = read_stored_config(folder.config)
-    if missing := [f"{path} is {what}" for path, what in _left_out(config, "")]:
-        way = folder.ways_on().to_evaluate(config.pairing(), bool(config.evaluations))
-        remedy = "" if way is None else f" To play: {way}, with --video to film an environment."
-        return [Note(f"No game is shown: {'; '.join(missing)}.{remedy}")]
-    execution = config.execution.model_copy(update={"device": "cpu", "compile": False})
-    stored = StoredGames(folder, config.model_copy(update={"execution": execution}))
+    stored = _opened(run)
+    if isinstance(stored, Note):
+        return [stored]
     if not (wanted := _wanted(stored.config, stored.evaluations)):
         return [Note("The config names no evaluation of a learning player.")]
     which = "best" if any("best" in each.marks for each in run.checkpoints) else "latest"
@@ -112,6 +176,23 @@ def _samples(run: RunData, figures: Figures) -> list[Block]:
     title = f"{names_of_pairing(pairing.values())} in {moment}. {length}"
     storyboard = game.storyboard(trace)
     return [_moves_table(title, trace) if storyboard is None else _strip(title, storyboard, figures)]
+
+
+def _opened(run: RunData) -> StoredGames | Note:
+    """Open a run to play on the CPU, or say why that cannot be."""
+    if not any(stored.fault is None for stored in run.checkpoints):
+        return Note("There is no checkpoint to play from.")
+    if not run.config:
+        return Note("No game can be shown: the config cannot be read.")
+    folder = RunFolder.open(run.path)
+    folder.require_rebuildable()
+    config = read_stored_config(folder.config)
+    if missing := [f"{path} is {what}" for path, what in _left_out(config, "")]:
+        way = folder.ways_on().to_evaluate(config.pairing(), bool(config.evaluations))
+        remedy = "" if way is None else f" To play: {way}, with --video to film an environment."
+        return Note(f"No game is shown: {'; '.join(missing)}.{remedy}")
+    execution = config.execution.model_copy(update={"device": "cpu", "compile": False})
+    return StoredGames(folder, config.model_copy(update={"execution": execution}))
 
 
 def _left_out(value: Any, path: str) -> Iterator[tuple[str, str]]:

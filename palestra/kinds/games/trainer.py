@@ -559,6 +559,7 @@ class Trainer(Training):
         for player in self.learners:
             before = self.run.records.history.last(player.name)
             names = [name for name in (*(f"return/{role}" for role in player.roles), "length") if name in before]
+            names += [name for name in before if name.startswith("won/")]
             own = self.metrics.by_player[player.name].shown() | player.rates()
             shown[player.name] = {name: before[name] for name in names} | own
         return shown
