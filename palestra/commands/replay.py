@@ -223,7 +223,7 @@ def _replay_trainer(folder: RunFolder, config: BaseRunConfig, loaded: LoadedChec
     # evaluations that have failed must fail again
     _copy_files(folder.evaluations.below("async"), copy.evaluations.below("async"))
     if loaded is not None:
-        place = CheckpointPlace(copy.checkpoints.below(loaded.folder.name).make(), copy.buffers)
+        place = CheckpointPlace(copy.checkpoints.below(loaded.folder.name).make(), copy.buffers.make())
         for name in (MANIFEST, *loaded.manifest.files):
             place.folder.write(name, loaded.place.folder.read(name, MOST_BYTES))
         for name, stored in loaded.manifest.segments().items():
