@@ -107,11 +107,16 @@ class BoardGame(TensorGame):
         self.action_name = "column" if self.falls else "square"
         columns, rows = torch.arange(N, device=device), torch.arange(M - 1, -1, -1, device=device)
         self.squares = 1 << (columns * (M + 1) + rows.unsqueeze(1))  # (M, N)
-        # by action: where its stone may come to lie, and the lowest square of that
-        self.reached = self.squares.sum(0) if self.falls else self.squares.flatten()
-        self.lowest = self.squares[-1] if self.falls else self.squares.flatten()
+        # by action: where its stone may come to lie, and the lowest and the highest square of that
+        each = self.squares.flatten()
+        self.reached, self.lowest, self.highest = each, each, each
+        if self.falls:
+            self.reached, self.lowest, self.highest = self.squares.sum(0), self.squares[-1], self.squares[0]
         self.full = self.squares.sum()
         self.steps = torch.tensor([1, M, M + 1, M + 2], device=device)  # upwards, to the right, and both diagonals
+        self.rewards = torch.tensor(
+            [[0.0, 0.0], [1.0, -1.0], [-1.0, 1.0]], device=device
+        )  # of no win, first's, second's
         num_actions = len(self.reached)
         self.action_spaces = dict.fromkeys(self.roles, Discrete(num_actions))
         self.spaces = {role: {"stones": Space((2, M, N), torch.float32, padded=False)} for role in self.roles}
@@ -119,6 +124,9 @@ class BoardGame(TensorGame):
 
     def reset(self, keys: Tensor) -> State:
         return {name: torch.zeros_like(keys) for name in ("first", "second", "mover")}
+
+    def refill(self, state: State, where: Tensor, keys: Tensor) -> State:
+        return {name: value.masked_fill(where, 0) for name, value in state.items()}
 
     def deciding(self, state: State) -> Tensor:
         return torch.stack([state["mover"] == 0, state["mover"] == 1], dim=1)
@@ -129,10 +137,11 @@ class BoardGame(TensorGame):
         return {"stones": (stones[..., None, None] & self.squares).bool().float()}
 
     def legal(self, state: State, role: str) -> Tensor:
-        return self.placed(state["first"] | state["second"]).bool()
+        return ((state["first"] | state["second"]).unsqueeze(1) & self.highest).logical_not()
 
     def legal_by(self, role: str, observation: Observation) -> Tensor:
-        return self.placed(((observation["stones"].sum(1) > 0) * self.squares).sum((1, 2))).bool()
+        stones = ((observation["stones"] > 0) * self.squares).sum((2, 3))
+        return self.legal({"first": stones[:, 0], "second": stones[:, 1]}, role)
 
     def placed(self, occupied: Tensor) -> Tensor:
         """Find the square of each action's stone, as a bit, 0 if it is illegal: int64 (B, A) of squares (B,)."""
@@ -145,20 +154,19 @@ class BoardGame(TensorGame):
         while length < self.num_connected:
             more = min(length, self.num_connected - length)
             run, length = run & (run >> more * steps), length + more
-        return run.any(dim=0)
+        return run.amax(dim=0).bool()
 
     def transition(self, state: State, actions: dict[str, Tensor], keys: Tensor) -> Moved:
         first, second, mover = state["first"], state["second"], state["mover"]
-        is_first, is_second = mover == 0, mover == 1
+        is_first, is_second = (mover == 0).long(), (mover == 1).long()
         action = actions.get("first", mover) * is_first + actions.get("second", mover) * is_second
         reached, lowest = (squares.index_select(0, action) for squares in (self.reached, self.lowest))
         placed = ((first | second) + lowest) & reached
         first, second = first + placed * is_first, second + placed * is_second
         is_won = self.has_line(first * is_first + second * is_second)
         is_over = is_won | ((first | second) == self.full) | (mover == OVER)
-        new = {"first": first, "second": second, "mover": torch.where(is_over, OVER, 1 - mover)}
-        reward = (is_won & is_first).float() - (is_won & is_second).float()
-        rewards = torch.stack([reward, -reward], dim=1)
+        new = {"first": first, "second": second, "mover": (1 - mover).masked_fill(is_over, OVER)}
+        rewards = self.rewards.index_select(0, is_won * (mover + 1))
         return new, rewards, is_over.unsqueeze(1).expand(-1, 2), torch.zeros_like(is_over)
 
     # ---- as people read and type it ------------------------------------------------------------------------

@@ -1,0 +1,1 @@
+"""Games of two beside the libraries that have them, too: how fast they are played."""
