@@ -264,11 +264,13 @@ class TensorGame(Game):
     and end no running game (never the last of a round); `outcome_entries`, the state entries that `scores` gets;
     `observation_transform`, what is done with observations before players get them (None: nothing); `fully_observable`,
     whether every role observes all of the state and every choice that was made, so that a person in a role may see
-    them. Must be implemented: `reset`, `deciding`, `observe`, `transition`, `legal` unless every action is, and with
-    `critic_spaces` `observe_for_critics`; may be: `refill`, `transition_in_place`, `stepper`, `held_out`,
-    `declared_scores` and `scores`, `start_of`, `wins`, for reports `storyboard`, `transcript`, `tables`, and for people
-    who ask and play `read_board`, `describe_board`, `describe_seen`, `read_action`, `describe_action`,
-    `describe_flags`. With one role, that role decides in every world that is not over.
+    them; `num_starts`, how many starts a game has, all equally likely, if its positions can be enumerated: every role
+    observes everything, and no random number matters after the start. Must be implemented: `reset`, `deciding`,
+    `observe`, `transition`, `legal` unless every action is, and with `critic_spaces` `observe_for_critics`; may be:
+    `refill`, `transition_in_place`, `stepper`, `held_out`, `declared_scores` and `scores`, `start_of`,
+    `numbered_starts`, `wins`, for reports `storyboard`, `transcript`, `tables`, and for people who ask and play
+    `read_board`, `describe_board`, `describe_seen`, `read_action`, `describe_action`, `describe_flags`. With one role,
+    that role decides in every world that is not over.
     """
 
     moves: tuple[tuple[str, ...], ...]
@@ -277,6 +279,7 @@ class TensorGame(Game):
     outcome_entries: tuple[str, ...] = ()
     observation_transform: ObservationTransform | None = None
     fully_observable: bool = False
+    num_starts: int | None = None
 
     @abstractmethod
     def reset(self, keys: Tensor) -> State:
@@ -284,6 +287,13 @@ class TensorGame(Game):
 
         The tensors are new and may be written to.
         """
+
+    def numbered_starts(self, numbers: Tensor) -> State:
+        """Return the starts of these numbers, int64 (B,), below `num_starts`.
+
+        Must be implemented if there is more than one.
+        """
+        return self.reset(numbers)
 
     def refill(self, state: State, where: Tensor, keys: Tensor) -> State:
         """Begin new worlds in the places `where` of a state: bool (B,); keys int64 (B,).
