@@ -15,7 +15,7 @@ from palestra.evaluation.episodes import play_episodes
 from palestra.evaluation.evaluator import Batch, Games, Watch, nobody_watches, play_games, play_outcomes
 from palestra.evaluation.exploitability import Exploitability, ExploitabilityConfig
 from palestra.evaluation.measures import BestConfig, Measure
-from palestra.evaluation.ratings import rate
+from palestra.evaluation.ratings import Meeting, rate, rate_over_roles
 from palestra.evaluation.video import film_episodes
 from palestra.games.config import GameConfig
 from palestra.games.game import Game, State, TensorGame
@@ -169,28 +169,27 @@ class Evaluations:
                 declared = [DeclaredScore(each, "", "", self.game.roles, low_for=(), shown=True) for each in scores]
             [seats] = self.pairings(name, with_scripted)
             pair = self._names_of(seats) | {"games": num_games, "scores": scores, "intervals": {}}
-            return self._record(name, declared, [pair], None)
+            return self._record(name, declared, [pair])
         pairs: list[dict[str, Any]] = []
-        summaries: dict[Seated, dict[str, Any]] = {}
+        played: dict[Seated, tuple[Games, dict[str, Any]]] = {}
+        meetings: dict[Seated, Meeting] = {}
         keys = {config.final_num_games: "final_num_games", config.num_games: "num_games"}
 
         def watch_all(num_over: int, num_rounds: int) -> None:
             watch(len(pairs) * num_games + num_over, num_rounds)
 
         for pairing in self.pairings(name, with_scripted):
-            if (seated := self._seated_in(pairing)) not in summaries:
+            if (seated := self._seated_in(pairing)) not in played:
                 with memory_needed(f"{keys.get(num_games, '--games')} of evaluation {name}"):
                     games = self._play(config, game, pairing, num_games, watch_all)
-                summaries[seated] = _normalized(games, config).summary()
-            same = self.same_as(name, pairing)
-            names = self._names_of(pairing) | ({} if same is None else {"same_as": dict(same)})
-            pairs.append(names | summaries[seated])
-        return self._record(
-            name,
-            [*game.declared_scores, *config.normalized_scores()],
-            pairs,
-            rate([pair for pair in pairs if "same_as" not in pair]),
-        )
+                played[seated] = games, _normalized(games, config).summary()
+            games, summary = played[seated]
+            names, same = self._names_of(pairing), self.same_as(name, pairing)
+            if same is None:
+                meetings[seated] = Meeting(names["players"], games.wins, games.clusters)
+            pairs.append(names | ({} if same is None else {"same_as": dict(same)}) | summary)
+        ratings = rate([pair for pair in pairs if "same_as" not in pair]), rate_over_roles([*meetings.values()])
+        return self._record(name, [*game.declared_scores, *config.normalized_scores()], pairs, *ratings)
 
     def _names_of(self, pairing: Mapping[str, str]) -> dict[str, Any]:
         """Say who sits where in a pairing, with the roles in the order of the game, and which roles learn."""
@@ -202,12 +201,12 @@ class Evaluations:
         name: str,
         declared: Sequence[DeclaredScore],
         pairs: Sequence[Mapping[str, Any]],
-        ratings: Mapping[str, Any] | None,
+        ratings: Mapping[str, Any] | None = None,
+        overall: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Make the record of an evaluation, with what its scores are, for readers who may not have the game."""
-        scores = [asdict(score) for score in declared]
-        roles = list(self.game.roles)
-        return {"evaluation": name, "roles": roles, "declared_scores": scores, "pairs": pairs, "ratings": ratings}
+        said = {"evaluation": name, "roles": [*self.game.roles], "declared_scores": [asdict(each) for each in declared]}
+        return {**said, "pairs": pairs, "ratings": ratings, "overall_ratings": overall}
 
     def num(self, name: str, is_final: bool) -> int:
         """Return how many games a pairing has. is_final: at the end of a run, and of `palestra evaluate`."""

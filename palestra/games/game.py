@@ -43,16 +43,16 @@ class GameEnds(NamedTuple):
     clusters: Tensor | None
 
 
-def wins_by_return(returns: Mapping[str, Tensor]) -> dict[str, float]:
-    """Count the games that each of two roles has won by the higher return; equal returns count half for each.
+def wins_by_return(returns: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tell which of two roles has won each game by the higher return; equal returns count half for each.
 
-    Empty in games of more or fewer roles.
+    Float64 (n,) by role; empty in games of more or fewer roles.
     """
     if len(returns) != 2:
         return {}
     (first, one), (second, other) = returns.items()
-    wins = float(((one > other).double() + 0.5 * (one == other).double()).sum())
-    return {first: wins, second: len(one) - wins}
+    wins = (one > other).double() + 0.5 * (one == other).double()
+    return {first: wins, second: 1.0 - wins}
 
 
 class OutsideEntry(NamedTuple):
@@ -424,8 +424,8 @@ class TensorGame(Game):
         """
         return {}
 
-    def wins(self, ends: GameEnds) -> Mapping[str, float]:
-        """Count the contests that each of two roles has won, of which the ratings of players are made.
+    def wins(self, ends: GameEnds) -> Mapping[str, Tensor]:
+        """Count the contests that each of two roles has won in each game, (n,), of which ratings of players are made.
 
         Unless a game says otherwise a game is a contest, won by the higher return; equal returns count half for each.
         """

@@ -360,10 +360,9 @@ class PolyhedraGame(TensorGame):
     def scores(self, ends: GameEnds) -> dict[str, Estimate]:
         return {"rho": estimate_rho(ends.finished, ends.lengths, ends.clusters)}
 
-    def wins(self, ends: GameEnds) -> dict[str, float]:
+    def wins(self, ends: GameEnds) -> dict[str, Tensor]:
         """Count rounds as contests; the host wins one if it ends the game, so that its share of wins is rho."""
-        num_rounds, finished = int(ends.lengths.sum()), int(ends.finished.sum())
-        return {HOST: finished, AGENT: num_rounds - finished}
+        return {HOST: ends.finished.long(), AGENT: ends.lengths - ends.finished.long()}
 
     def storyboard(self, trace: Trace) -> Storyboard:
         from palestra.games.polyhedra.pictures import storyboard  # imports matplotlib, which playing does not need
