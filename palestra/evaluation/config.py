@@ -155,6 +155,9 @@ class EvaluationConfig(TimedEvaluationConfig):
         return [name for pairing in self.pairings for name in pairing.values() if ":" in name]
 
 
+AnyPlayedByConfig = Annotated[ExploitabilityConfig | UserConfig, ByName(user_class=UserEvaluation)]
+
+
 class UserEvaluationConfig(TimedEvaluationConfig):
     """An evaluation that a class of the user's own plays, or that measures exploitability."""
 
@@ -166,7 +169,7 @@ class UserEvaluationConfig(TimedEvaluationConfig):
     """games at the end of a run, and of `palestra evaluate`"""
     seed: NonNegativeInt | None
     """determines all randomness of the evaluation; null: the run's seed"""
-    played_by: Annotated[ExploitabilityConfig | UserConfig, ByName(user_class=UserEvaluation)]
+    played_by: AnyPlayedByConfig
     """exploitability, or a class of your own, package.module:Class, with its keys"""
 
     def seats(self) -> dict[str, dict[str, str]]:

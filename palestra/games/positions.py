@@ -119,7 +119,7 @@ def positions_of(game: Game, max_positions: int) -> Positions:
         after, rewards, terminated, truncated = played(game, {k: v[place] for k, v in state.items()}, actions)
         numbers, rows = (found.to(game.device) for found in states.add(after))
         if (num := len(states.keys)) > max_positions:
-            raise refusal(f"at most {max_positions:,} positions, as max_positions says", f"{num:,} or more")
+            raise refusal(f"at most max_positions = {max_positions:,} positions", f"{num:,} or more")
         child, reward = torch.zeros_like(legal, dtype=torch.int64), torch.zeros_like(legal, dtype=torch.float64)
         child[place, action], reward[place, action] = numbers, rewards[:, 0].double()
         layers.append((state, mover, legal, child, reward))
@@ -135,11 +135,11 @@ def positions_of(game: Game, max_positions: int) -> Positions:
 def starts_of(game: Game, most: int) -> State:
     """Return the starts of a game that can be enumerated. Raises ConfigError for another one, or more starts."""
     if not isinstance(game, TensorGame) or game.num_starts is None or not game.fully_observable:
-        raise refusal("a game that can be enumerated (`num_starts` of a TensorGame)", type(game).__name__)
+        raise refusal("a game whose positions can be enumerated (TensorGame.num_starts)", type(game).__name__)
     if len(game.roles) != 2 or not all(isinstance(space, Discrete) for space in game.action_spaces.values()):
         raise refusal("a game of two roles with Discrete actions", f"{', '.join(game.roles)}: {game.action_spaces}")
     if game.num_starts > most:
-        raise refusal(f"at most {most:,} positions, as max_positions says", f"{game.num_starts:,} starts")
+        raise refusal(f"at most max_positions = {most:,} positions", f"{game.num_starts:,} starts")
     numbers = torch.arange(game.num_starts, device=game.device)
     return game.numbered_starts(numbers)
 
@@ -150,9 +150,9 @@ def played(game: TensorGame, state: State, actions: dict[str, Tensor]) -> Moved:
     moved, again = (game.transition(dict(state), actions, keys + number) for number in range(2))
     tensors, others = ([*found[0].values(), *found[1:]] for found in (moved, again))
     if not all(map(torch.equal, tensors, others)):
-        raise refusal("a game in which no random number matters", "moves that depend on their keys")
-    if bool(moved[1].sum(dim=1).any()):
-        raise refusal("a zero-sum game, whose rewards sum to 0", "others")
+        raise refusal("moves that depend on no random number", "others")
+    if len(uneven := moved[1][moved[1].sum(dim=1) != 0]):
+        raise refusal("a zero-sum game, whose rewards sum to 0", f"the rewards {uneven[0].tolist()}")
     return moved
 
 
@@ -181,7 +181,7 @@ def _waves(mover: Tensor, legal: Tensor, child: Tensor) -> list[Tensor]:
     while len(left):
         is_ready = (solved[child[left]] | ~legal[left]).all(dim=1)
         if not bool(is_ready.any()):
-            raise refusal("a game in which no position recurs", f"{len(left):,} positions that lead back to each other")
+            raise refusal("a game in which no position recurs", f"{len(left):,} positions that lead to each other")
         waves.append(left[is_ready])
         solved[waves[-1]] = True
         left = left[~is_ready]
