@@ -175,12 +175,19 @@ class SACConfig(AlgorithmConfig):
 
 
 class SoftPolicy:
-    """Plays the actions that a function chooses by the observation, the legal actions and keys."""
+    """Plays the actions that a function chooses by the observation, the legal actions and keys.
+
+    probabilities: gives those of all actions, (B, flags), by the first two, or None where nothing tells them.
+    """
 
     observes: Observes = "observation"
 
-    def __init__(self, choose: Callable[[Mapping[str, Tensor], Tensor, Tensor], Tensor]) -> None:
-        self.choose = choose
+    def __init__(
+        self,
+        choose: Callable[[Mapping[str, Tensor], Tensor, Tensor], Tensor],
+        probabilities: Callable[[Mapping[str, Tensor], Tensor], Tensor | None] = lambda view, legal: None,
+    ) -> None:
+        self.choose, self.probabilities = choose, probabilities
 
     def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
         return Decision(self.choose(view, legal, keys), {}, memory)
@@ -416,7 +423,10 @@ class SAC(replay.LearnsByReplay, PlaysByPolicy):
         if is_collecting and self.player.env_steps < self.config.warmup_env_steps:
             return SoftPolicy(lambda view, legal, keys: head.uniform(legal, keys))
         if draws:
-            return SoftPolicy(lambda view, legal, keys: head.sample(net(view), legal, keys))
+            return SoftPolicy(
+                lambda view, legal, keys: head.sample(net(view), legal, keys),
+                lambda view, legal: head.probabilities(net(view), legal),
+            )
         return SoftPolicy(lambda view, legal, keys: head.mode(net(view), legal))
 
     def state_dict(self) -> dict[str, Any]:

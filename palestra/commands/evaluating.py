@@ -272,7 +272,7 @@ def _play(tournament: Tournament, run: Path | None, name: str, console: Console)
     with make_display("auto", console) as display:
         _, record = ShownEvaluations(tournament, [NAME], None, display).play(NAME)
     console.print(score_table([Evaluation.from_record(record)], console.width, 1000))
-    if record["ratings"] is not None:
-        console.print(ratings_table(record["ratings"]))
+    if record["ratings"] or record["overall_ratings"]:
+        console.print(ratings_table(record))
     num = len(record["pairs"])
     say(f"{num} pairing{'s' * (num != 1)}: {write_report([tournament.folder.path], None)}", console)

@@ -24,6 +24,7 @@ from palestra.config import (
     load_class,
 )
 from palestra.evaluation.evaluator import STREAM
+from palestra.evaluation.exploitability import ExploitabilityConfig
 from palestra.games import AnyGameConfig, GameConfig
 from palestra.players import script_error
 from palestra.players.player import Player
@@ -146,28 +147,44 @@ class EvaluationConfig(TimedEvaluationConfig):
             for role in self.references or {}
         ]
 
+    def seats(self) -> dict[str, dict[str, str]]:
+        """Return the pairings by their paths in this config."""
+        return {f"pairings.{number}": pairing for number, pairing in enumerate(self.pairings)}
+
     def user_names(self) -> list[str]:
         return [name for pairing in self.pairings for name in pairing.values() if ":" in name]
 
 
+AnyPlayedByConfig = Annotated[ExploitabilityConfig | UserConfig, ByName(user_class=UserEvaluation)]
+
+
 class UserEvaluationConfig(TimedEvaluationConfig):
-    """An evaluation that a class of the user's own plays."""
+    """An evaluation that a class of the user's own plays, or that measures exploitability."""
 
     game: ClassVar[None] = None
-    pairings: ClassVar[list[dict[str, str]]] = []
 
     num_games: PositiveInt
-    """games that the class is asked to play"""
+    """games that the class is asked to play; 1 of exploitability"""
     final_num_games: PositiveInt
     """games at the end of a run, and of `palestra evaluate`"""
     seed: NonNegativeInt | None
     """determines all randomness of the evaluation; null: the run's seed"""
-    played_by: Annotated[UserConfig, ByName(user_class=UserEvaluation)]
-    """a class of your own, package.module:Class, with its keys"""
+    played_by: AnyPlayedByConfig
+    """exploitability, or a class of your own, package.module:Class, with its keys"""
+
+    def seats(self) -> dict[str, dict[str, str]]:
+        """Return who sits in which role, by its path in this config; {} if the class may ask any player of the run."""
+        return {"played_by.roles": self.played_by.roles} if isinstance(self.played_by, ExploitabilityConfig) else {}
+
+    @property
+    def pairings(self) -> list[dict[str, str]]:
+        return [*self.seats().values()]
 
     @property
     def own_scores(self) -> Sequence[str]:
         """The names of the scores that the class measures."""
+        if isinstance(self.played_by, ExploitabilityConfig):
+            return [score.name for score in self.played_by.declared_scores()]
         return load_class(self.played_by.name, UserEvaluation).scores  # type: ignore[type-abstract]
 
 
@@ -224,8 +241,14 @@ def evaluation_errors(
                 if role not in roles:
                     message = f"unknown key; the known roles: {', '.join(roles)}"
                     yield ConfigErrorItem(f"{path}.references.{role}", message)
-            for number, pairing in enumerate(evaluation.pairings):
-                yield from pairing_errors(f"{path}.pairings.{number}", pairing, played, roles, players)
+            for place, pairing in evaluation.seats().items():
+                yield from pairing_errors(f"{path}.{place}", pairing, played, roles, players)
+            numbers = {key: getattr(evaluation, key) for key in ("num_games", "final_num_games")}
+            for key, num in (
+                numbers.items() if isinstance(evaluation, UserEvaluationConfig) and evaluation.seats() else ()
+            ):
+                if num != 1:
+                    yield ConfigErrorItem(f"{path}.{key}", f"expected 1, because nothing is sampled, got {num}")
 
 
 def _game_fault(index: int, played: GameConfig, game: GameConfig, roles: Sequence[str]) -> ConfigErrorItem | None:

@@ -13,18 +13,21 @@ from palestra.config import ConfigError, ConfigErrorItem, below
 from palestra.evaluation.config import EvaluationConfig, UserEvaluationConfig, play_user_evaluation
 from palestra.evaluation.episodes import play_episodes
 from palestra.evaluation.evaluator import Batch, Games, Watch, nobody_watches, play_games, play_outcomes
+from palestra.evaluation.exploitability import Exploitability, ExploitabilityConfig
 from palestra.evaluation.measures import BestConfig, Measure
-from palestra.evaluation.ratings import rate
+from palestra.evaluation.ratings import Meeting, rate, rate_over_roles
 from palestra.evaluation.video import film_episodes
 from palestra.games.config import GameConfig
 from palestra.games.game import Game, State, TensorGame
 from palestra.games.policy import Policy
 from palestra.games.trace import Choice, Trace
 from palestra.games.world import WorldGame
+from palestra.nets.weights import evaluation_mode
 from palestra.players import make_script, read_script
 from palestra.players.past import PastPolicy
 from palestra.players.player import Player
 from palestra.players.scripted import Script
+from palestra.randomness import restored_global_states
 from palestra.runtime.limits import memory_needed
 from palestra.runtime.scores import DeclaredScore, normalized_of
 from palestra.runtime.statistics import estimate_mean
@@ -81,6 +84,22 @@ class Evaluations:
             item for index, config in enumerate(configs) for item in self._make_stand_ins(index, config, fit_player)
         ]
         ConfigError.require_none(errors)
+        self.exploitability: dict[str, Exploitability] = {}
+        for index, config in enumerate(configs):
+            if isinstance(config, UserEvaluationConfig) and isinstance(config.played_by, ExploitabilityConfig):
+                with below(f"evaluations.{index}.played_by"):
+                    self._prepare(config.name, config.played_by)
+
+    def _prepare(self, name: str, config: ExploitabilityConfig) -> None:
+        """Enumerate the positions of a game, and measure the players once, to find those that cannot be measured."""
+        self.exploitability[name] = Exploitability(self.games[name], config.max_positions)
+        nets = [net for player in self.players.values() for net in player.nets.values()]
+        with below("roles"), evaluation_mode(nets), restored_global_states():
+            self._exploit(name, config)
+
+    def _exploit(self, name: str, config: ExploitabilityConfig) -> dict[str, float]:
+        policies = self._policies(name, config.roles)
+        return self.exploitability[name].scores({role: [(1.0, policy)] for role, policy in policies.items()})
 
     def _held_out(self, game: Game) -> Game:
         """Return the game of evaluations, whose observations are transformed as in the run's game.
@@ -104,10 +123,10 @@ class Evaluations:
         Gives the errors of those whose networks do not fit, and of scripted ones that cannot sit there.
         """
         game = self.games[config.name]
-        for number, pairing in enumerate(config.pairings):
+        for seats, pairing in config.seats().items():
             for role, name in pairing.items():
                 player, key = self.players.get(name), (config.name, name, role)
-                place = f"evaluations.{index}.pairings.{number}.{role}"
+                place = f"evaluations.{index}.{seats}.{role}"
                 if player is None or player.script is not None:
                     try:
                         self._script(*key)
@@ -143,32 +162,35 @@ class Evaluations:
         """
         config, game = self.configs[name], self._game(name)
         if isinstance(config, UserEvaluationConfig):
-            seed = self._seed(config)
-            scores = play_user_evaluation(config.played_by, self.players, num_games, seed, lambda num: watch(num, 0))
-            pair = self._names_of(self.roles) | {"games": num_games, "scores": scores, "intervals": {}}
-            declared = [DeclaredScore(each, "", "", self.game.roles, low_for=(), shown=True) for each in scores]
-            return self._record(name, declared, [pair], None)
+            seed, played_by = self._seed(config), config.played_by
+            if isinstance(played_by, ExploitabilityConfig):
+                scores, declared = self._exploit(name, played_by), played_by.declared_scores()
+            else:
+                scores = play_user_evaluation(played_by, self.players, num_games, seed, lambda num: watch(num, 0))
+                declared = [DeclaredScore(each, "", "", self.game.roles, low_for=(), shown=True) for each in scores]
+            [seats] = self.pairings(name, with_scripted)
+            pair = self._names_of(seats) | {"games": num_games, "scores": scores, "intervals": {}}
+            return self._record(name, declared, [pair])
         pairs: list[dict[str, Any]] = []
-        summaries: dict[Seated, dict[str, Any]] = {}
+        played: dict[Seated, tuple[Games, dict[str, Any]]] = {}
+        meetings: dict[Seated, Meeting] = {}
         keys = {config.final_num_games: "final_num_games", config.num_games: "num_games"}
 
         def watch_all(num_over: int, num_rounds: int) -> None:
             watch(len(pairs) * num_games + num_over, num_rounds)
 
         for pairing in self.pairings(name, with_scripted):
-            if (seated := self._seated_in(pairing)) not in summaries:
+            if (seated := self._seated_in(pairing)) not in played:
                 with memory_needed(f"{keys.get(num_games, '--games')} of evaluation {name}"):
                     games = self._play(config, game, pairing, num_games, watch_all)
-                summaries[seated] = _normalized(games, config).summary()
-            same = self.same_as(name, pairing)
-            names = self._names_of(pairing) | ({} if same is None else {"same_as": dict(same)})
-            pairs.append(names | summaries[seated])
-        return self._record(
-            name,
-            [*game.declared_scores, *config.normalized_scores()],
-            pairs,
-            rate([pair for pair in pairs if "same_as" not in pair]),
-        )
+                played[seated] = games, _normalized(games, config).summary()
+            games, summary = played[seated]
+            names, same = self._names_of(pairing), self.same_as(name, pairing)
+            if same is None:
+                meetings[seated] = Meeting(names["players"], games.wins, games.clusters)
+            pairs.append(names | ({} if same is None else {"same_as": dict(same)}) | summary)
+        ratings = rate([pair for pair in pairs if "same_as" not in pair]), rate_over_roles([*meetings.values()])
+        return self._record(name, [*game.declared_scores, *config.normalized_scores()], pairs, *ratings)
 
     def _names_of(self, pairing: Mapping[str, str]) -> dict[str, Any]:
         """Say who sits where in a pairing, with the roles in the order of the game, and which roles learn."""
@@ -180,12 +202,12 @@ class Evaluations:
         name: str,
         declared: Sequence[DeclaredScore],
         pairs: Sequence[Mapping[str, Any]],
-        ratings: Mapping[str, Any] | None,
+        ratings: Mapping[str, Any] | None = None,
+        overall: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Make the record of an evaluation, with what its scores are, for readers who may not have the game."""
-        scores = [asdict(score) for score in declared]
-        roles = list(self.game.roles)
-        return {"evaluation": name, "roles": roles, "declared_scores": scores, "pairs": pairs, "ratings": ratings}
+        said = {"evaluation": name, "roles": [*self.game.roles], "declared_scores": [asdict(each) for each in declared]}
+        return {**said, "pairs": pairs, "ratings": ratings, "overall_ratings": overall}
 
     def num(self, name: str, is_final: bool) -> int:
         """Return how many games a pairing has. is_final: at the end of a run, and of `palestra evaluate`."""
@@ -209,9 +231,9 @@ class Evaluations:
 
         Those of an evaluation of the user's own are the run's seats.
         """
-        if isinstance(self.configs[name], UserEvaluationConfig):
-            return [dict(self.roles)]
         pairings = self.configs[name].pairings
+        if isinstance(self.configs[name], UserEvaluationConfig):
+            return pairings or [dict(self.roles)]
         return [p for p in pairings if with_scripted or any(self._learns(sitter) for sitter in p.values())]
 
     def most_rounds(self, name: str) -> int | None:

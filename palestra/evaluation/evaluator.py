@@ -39,9 +39,9 @@ class Games:
     sums of the game's own counters (overflow, ...). actions: how often each action was taken, int64 (A,) by role, for
     Discrete spaces. info: fields of the environments' info, float64, by name, of the games that have it: as info/NAME
     the mean over the game's steps, as final_info/NAME that of its last step. declared: the scores that the game
-    declares. scores: those that it finds itself, by name, without returns. wins: by role, of contests (of a round, or
-    of a game), in games of two roles. clusters: of palestra.runtime.statistics: the games that are `about` the same,
-    "starts" or "questions".
+    declares. scores: those that it finds itself, by name, without returns. wins: by role, of contests (rounds, or the
+    game itself) in each game, in games of two roles. clusters: of palestra.runtime.statistics: the games that are
+    `about` the same, "starts" or "questions".
     """
 
     finished: Tensor
@@ -53,7 +53,7 @@ class Games:
     info: dict[str, Tensor]
     declared: Sequence[DeclaredScore]
     scores: Mapping[str, FoundScore]
-    wins: Mapping[str, float]
+    wins: Mapping[str, Tensor]
     clusters: Tensor | None = None
     about: str = "starts"
 
@@ -64,7 +64,8 @@ class Games:
         lengths; in games of two roles also the share of contests that each role has won. Raises TypeError if the game
         does not give the scores that it declares.
         """
-        finished, contests = int(self.finished.sum()), sum(self.wins.values())
+        finished, won = int(self.finished.sum()), {role: float(wins.sum()) for role, wins in self.wins.items()}
+        contests = sum(won.values())
         same = self.clusters
         returns = {return_of(role): estimate_mean(values, same) for role, values in self.returns.items()}
         found: dict[str, FoundScore] = {**returns, **self.scores}
@@ -83,7 +84,7 @@ class Games:
             **({} if same is None else {"distinct": {self.about: num_clusters(same)}}),
             **self.tallies,
             "actions": {role: counts.tolist() for role, counts in self.actions.items()},
-            "won": {role: wins / contests for role, wins in self.wins.items()} if contests else {},
+            "won": {role: wins / contests for role, wins in won.items()} if contests else {},
             "contests": contests,
             "statistics": {
                 "episode_return": {role: describe(values, same) for role, values in self.returns.items()},

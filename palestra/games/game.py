@@ -44,9 +44,9 @@ class GameEnds(NamedTuple):
 
 
 def wins_by_return(returns: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tell which games each of two roles has won by the higher return, float64 (n,); equal returns are half a win.
+    """Tell which of two roles has won each game by the higher return; equal returns count half for each.
 
-    Empty in games of more or fewer roles.
+    Float64 (n,) by role; empty in games of more or fewer roles.
     """
     if len(returns) != 2:
         return {}
@@ -264,11 +264,13 @@ class TensorGame(Game):
     and end no running game (never the last of a round); `outcome_entries`, the state entries that `scores` gets;
     `observation_transform`, what is done with observations before players get them (None: nothing); `fully_observable`,
     whether every role observes all of the state and every choice that was made, so that a person in a role may see
-    them. Must be implemented: `reset`, `deciding`, `observe`, `transition`, `legal` unless every action is, and with
-    `critic_spaces` `observe_for_critics`; may be: `refill`, `transition_in_place`, `stepper`, `held_out`,
-    `declared_scores` and `scores`, `start_of`, `wins`, for reports `storyboard`, `transcript`, `tables`, and for people
-    who ask and play `read_board`, `describe_board`, `describe_seen`, `read_action`, `describe_action`,
-    `describe_flags`. With one role, that role decides in every world that is not over.
+    them; `num_starts`, how many starts a game has, all equally likely, if its positions can be enumerated: every role
+    observes everything, and no random number matters after the start. Must be implemented: `reset`, `deciding`,
+    `observe`, `transition`, `legal` unless every action is, and with `critic_spaces` `observe_for_critics`; may be:
+    `refill`, `transition_in_place`, `stepper`, `held_out`, `declared_scores` and `scores`, `start_of`,
+    `numbered_starts`, `wins`, for reports `storyboard`, `transcript`, `tables`, and for people who ask and play
+    `read_board`, `describe_board`, `describe_seen`, `read_action`, `describe_action`, `describe_flags`. With one role,
+    that role decides in every world that is not over.
     """
 
     moves: tuple[tuple[str, ...], ...]
@@ -277,6 +279,7 @@ class TensorGame(Game):
     outcome_entries: tuple[str, ...] = ()
     observation_transform: ObservationTransform | None = None
     fully_observable: bool = False
+    num_starts: int | None = None
 
     @abstractmethod
     def reset(self, keys: Tensor) -> State:
@@ -284,6 +287,13 @@ class TensorGame(Game):
 
         The tensors are new and may be written to.
         """
+
+    def numbered_starts(self, numbers: Tensor) -> State:
+        """Return the starts of these numbers, int64 (B,), below `num_starts`.
+
+        Must be implemented if there is more than one.
+        """
+        return self.reset(numbers)
 
     def refill(self, state: State, where: Tensor, keys: Tensor) -> State:
         """Begin new worlds in the places `where` of a state: bool (B,); keys int64 (B,).
@@ -415,7 +425,7 @@ class TensorGame(Game):
         return {}
 
     def wins(self, ends: GameEnds) -> Mapping[str, Tensor]:
-        """Count the contests of each game that each of two roles has won: (n,) by role. Ratings are made of them.
+        """Count the contests that each of two roles has won in each game, (n,), of which ratings of players are made.
 
         Unless a game says otherwise a game is a contest, won by the higher return; equal returns count half for each.
         """

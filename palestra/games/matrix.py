@@ -66,6 +66,7 @@ class MatrixGame(TensorGame):
     lockstep = True
     fully_observable = True
     always_legal = True
+    num_starts = 1
 
     def __init__(self, config: MatrixConfig, device: torch.device) -> None:
         self.config, self.device = config, device

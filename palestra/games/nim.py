@@ -57,10 +57,16 @@ class NimGame(TensorGame):
         self.spaces = {role: {"heaps": Space((H, M + 1), torch.float32, padded=False)} for role in self.roles}
         self.observation_transform = make_transform(config.observation, self.spaces, device)
         self.stones = torch.arange(1, M + 1, device=device)
+        self.num_starts = (M + 1) ** H
 
     def reset(self, keys: Tensor) -> State:
         heaps = random_integers(keys, self.config.num_heaps, self.config.max_stones + 1)
         return {"heaps": heaps, "mover": torch.zeros_like(keys)}
+
+    def numbered_starts(self, numbers: Tensor) -> State:
+        H, num = self.config.num_heaps, self.config.max_stones + 1
+        places = num ** torch.arange(H, device=self.device)
+        return {"heaps": numbers.unsqueeze(1) // places % num, "mover": torch.zeros_like(numbers)}
 
     def deciding(self, state: State) -> Tensor:
         running = (state["heaps"].sum(1) > 0).unsqueeze(1)

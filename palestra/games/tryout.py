@@ -460,5 +460,7 @@ def check_scores(tryout: CheckedCalls, game: TensorGame, state: State) -> None:
             if not isinstance(score, Share | Estimate | int | float | None):
                 tryout.fault("scores", f"a number, None, a Share or an Estimate as {name!r}", type(score).__name__)
     wins = tryout.attempt("wins", ends)
-    if not isinstance(wins, Mapping) or (wins and set(wins) != set(game.roles)):
-        tryout.fault("wins", f"a number for each of the roles {', '.join(game.roles)}, or none", repr(wins))
+    shapes = {role: getattr(won, "shape", None) for role, won in wins.items()} if isinstance(wins, Mapping) else None
+    if shapes not in ({}, dict.fromkeys(game.roles, (num,))):
+        expected = f"a tensor ({num},), a number for each game, of each of the roles {', '.join(game.roles)}, or none"
+        tryout.fault("wins", expected, repr(wins))

@@ -16,6 +16,7 @@ from palestra.games.game import Game
 from palestra.players.scripted import (
     ChooseFirstPolicy,
     ChooseLastPolicy,
+    OptimalPolicy,
     RandomPolicy,
     Script,
     ScriptedPlayerConfig,
@@ -32,6 +33,7 @@ SCRIPTED: dict[str, type[ScriptedPolicy]] = {
     "random": RandomPolicy,
     "choose_first": ChooseFirstPolicy,
     "choose_last": ChooseLastPolicy,
+    "optimal": OptimalPolicy,
     "all_coordinates": AllCoordinatesHost,
     "zeillinger": ZeillingerHost,
     "look_ahead": LookAheadHost,
@@ -71,12 +73,14 @@ class WarmStartConfig(FromRunConfig):
 
 
 def own_script_model(data: dict[str, Any], base: type = ScriptedPolicy) -> type[ScriptedPlayerConfig] | None:
-    """Return the model of a mapping whose `scripted` names a class of the user's own: its `Config`.
+    """Return the model of a mapping whose `scripted` names a player with keys, or a class of the user's own.
 
-    base: what the class must be. None for other mappings. Raises ConfigError if there is no such class.
+    It is the `Config` of its class. base: what a class of the user's own must be. None for other mappings. Raises
+    ConfigError if there is no such class.
     """
     if not isinstance(name := data.get("scripted"), str) or ":" not in name:
-        return None
+        ours = SCRIPTED.get(str(name)) if base is ScriptedPolicy else None
+        return ours.Config if ours is not None and _keys_of(ours.Config) else None
     if not admits(name):
         return UnreadScript
     try:
@@ -106,19 +110,21 @@ def read_script(name: str) -> ScriptedPlayerConfig:
             f"expected a player of this file or a scripted one, got {name!r}, which is a run's; in a tournament "
             f"players of several runs meet, and its file has {way} ({tournament})"
         )
-    if ":" not in name:
-        if name not in SCRIPTED:
-            ours = f"a scripted player ({', '.join(SCRIPTED)})"
-            raise ValueError(f"expected {ours} or a class of your own as 'package.module:Class', got {name!r}")
-        return ScriptedPlayerConfig(scripted=name)
+    if ":" not in name and name not in SCRIPTED:
+        ours = f"a scripted player ({', '.join(SCRIPTED)})"
+        raise ValueError(f"expected {ours} or a class of your own as 'package.module:Class', got {name!r}")
     try:
         model = own_script_model({"scripted": name}) or ScriptedPlayerConfig
     except ConfigError as error:
         raise ValueError(error.errors[0].message) from error
-    if keys := [key for key in model.model_fields if key != "scripted"]:
+    if keys := _keys_of(model):
         expected = f"expected a player of `players` that is {name!r} with its keys ({', '.join(keys)})"
-        raise ValueError(f"{expected}, got the class alone")
+        raise ValueError(f"{expected}, got the {'class' if ':' in name else 'name'} alone")
     return model(scripted=name)
+
+
+def _keys_of(model: type[ScriptedPlayerConfig]) -> list[str]:
+    return [key for key in model.model_fields if key != "scripted"]
 
 
 def script_error(script: str | ScriptedPlayerConfig, game: GameConfig | None, role: str) -> str | None:
@@ -134,7 +140,8 @@ def script_error(script: str | ScriptedPlayerConfig, game: GameConfig | None, ro
                 return None
             policy = load_class(name, ScriptedPolicy)
         else:
-            read_script(name)  # raises for an unknown name
+            if name not in SCRIPTED:
+                read_script(name)  # raises
             policy = SCRIPTED[name]
     except ValueError as error:
         return str(error)

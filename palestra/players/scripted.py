@@ -4,18 +4,19 @@ The players in this file play any game. Letters: B worlds, A actions.
 """
 
 from collections.abc import Mapping
-from typing import ClassVar, Protocol, Self
+from typing import ClassVar, Literal, Protocol, Self
 
 import torch
 from pydantic import ConfigDict
 from torch import Tensor
 
-from palestra.config import Config, ConfigError
+from palestra.config import Config, ConfigError, PositiveInt
 from palestra.games.config import GameConfig
-from palestra.games.game import Game, TensorGame
+from palestra.games.game import Game, IllegalMove, TensorGame
 from palestra.games.policy import Decision, Memory, Observes, Policy
+from palestra.games.positions import positions_of
 from palestra.games.spaces import ActionSpace, Box, Discrete, MultiDiscrete
-from palestra.randomness import random_floats
+from palestra.randomness import random_choice, random_floats
 
 
 class ScriptedPlayerConfig(Config):
@@ -49,11 +50,11 @@ class Script(Policy, Protocol):
 class ScriptedPolicy:
     """Base of scripted players, and of those of your own. It is made with its config, a game and a role of this game.
 
-    Must be implemented: `choose`. May be overridden: `act`, for a player with a memory. May be set: `Config`, with the
-    player's own keys; `game_config`, the config class of the game that it plays (None: any game); `roles` in which it
-    may sit (None: any role); `action_spaces`, the kinds from which it chooses; `observes`, what it gets as `view`: the
-    role's `observation`, the whole `state` of a tensor game, or `nothing`. Raises ConfigError for a role with another
-    kind of action space, and if it observes the state of an environment.
+    Must be implemented: `choose`. May be overridden: `act`, for a player with a memory; `probabilities`, for one that
+    draws. May be set: `Config`, with the player's own keys; `game_config`, the config class of the game that it plays
+    (None: any game); `roles` in which it may sit (None: any role); `action_spaces`, the kinds from which it chooses;
+    `observes`, what it gets as `view`: the role's `observation`, the whole `state` of a tensor game, or `nothing`.
+    Raises ConfigError for a role with another kind of action space, and if it observes the state of an environment.
     """
 
     Config: ClassVar[type[ScriptedPlayerConfig]] = ScriptedPlayerConfig
@@ -86,6 +87,10 @@ class ScriptedPolicy:
         """Decide by `choose`. memory: of the last decision, by name (B, ...); zeros or {} at the start of a game."""
         return Decision(self.choose(view, legal, keys), {}, memory)
 
+    def probabilities(self, view: Mapping[str, Tensor], legal: Tensor) -> Tensor | None:
+        """Return the probabilities with which `choose` draws, (B, flags); None if it draws none, or does not tell."""
+        return None
+
     def for_seat(self, game: Game, role: str) -> Self:
         return type(self)(self.config, game, role)
 
@@ -115,6 +120,9 @@ class RandomPolicy(ScriptedPolicy):
             return self.low + (self.high - self.low) * random_floats(keys, len(self.low))
         return self.space.draw(keys, legal)
 
+    def probabilities(self, view: Mapping[str, Tensor], legal: Tensor) -> Tensor:
+        return uniform(legal)
+
 
 class ChooseFirstPolicy(ScriptedPolicy):
     """Chooses the first legal action; as an agent of the polyhedra game: the first coordinate of the host's choice."""
@@ -128,3 +136,42 @@ class ChooseLastPolicy(ScriptedPolicy):
 
     def choose(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor) -> Tensor:
         return legal.shape[1] - 1 - legal.flip(1).to(torch.int8).argmax(dim=1)
+
+
+def uniform(flags: Tensor) -> Tensor:
+    """Return the probabilities of choices among flags, bool (B, A), each with the same one: float64 (B, A)."""
+    return flags.double() / flags.sum(dim=1, keepdim=True).clamp(min=1)
+
+
+class OptimalConfig(ScriptedPlayerConfig):
+    scripted: Literal["optimal"]
+    """the player that plays optimally, by all positions of a game that can be enumerated"""
+    max_positions: PositiveInt
+    """how many positions the game may have; they are enumerated when the player is made, and held in memory"""
+
+
+class OptimalPolicy(ScriptedPolicy):
+    """Plays optimally against optimal play, by all positions of the game. Of the best actions it draws any.
+
+    Raises ConfigError for a game that cannot be enumerated (palestra.games.positions).
+    """
+
+    Config = OptimalConfig
+    observes = "state"
+
+    def __init__(self, config: OptimalConfig, game: Game, role: str) -> None:
+        super().__init__(config, game, role)
+        self.positions = positions_of(game, config.max_positions)
+        self.best = self.positions.best()
+
+    def choose(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor) -> Tensor:
+        return random_choice(keys, self._best(view, legal))
+
+    def probabilities(self, view: Mapping[str, Tensor], legal: Tensor) -> Tensor:
+        return uniform(self._best(view, legal))
+
+    def _best(self, view: Mapping[str, Tensor], legal: Tensor) -> Tensor:
+        numbers = self.positions.states.find(dict(view)).to(legal.device)
+        if bool((numbers < 0).any()):
+            raise IllegalMove("expected positions that the game reaches from its starts for 'optimal', got another one")
+        return self.best[numbers, : legal.shape[1]] & legal

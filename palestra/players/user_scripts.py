@@ -61,6 +61,9 @@ class CheckedScript:
         require_actions(decision.action, self.policy.space, legal, self.role, repr(self.name))
         return decision
 
+    def probabilities(self, view: Mapping[str, Tensor], legal: Tensor) -> Tensor | None:
+        return self.policy.probabilities(view, legal)
+
 
 def fault_of_class(own: type[ScriptedPolicy], name: str) -> str | None:
     """Say what is wrong with the attributes of a user's class, or return None."""

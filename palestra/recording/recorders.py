@@ -19,6 +19,8 @@ from palestra.storage.manifest import BEGUN, Manifest
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.stored_files import CheckpointError
 
+RATINGS = ("ratings", "overall_ratings")  # in the record of an evaluation
+
 Status = Literal["running", "complete", "failed", "interrupted"]
 Param = bool | int | float | str | None
 
@@ -94,8 +96,9 @@ def numbers_of(record: Mapping[str, Any]) -> dict[str, float]:
     The name of an evaluation's number also tells the players and the score, as evaluation/main/host vs random/rho; the
     ends of its interval are .../rho/low and .../rho/high. Lists, texts and null are left out.
     """
-    found = dict(_numbers({key: value for key, value in record.items() if key not in ("pairs", "ratings")}, ""))
-    found |= _numbers(record.get("ratings"), f"evaluation/{record.get('evaluation')}/ratings")
+    found = dict(_numbers({key: value for key, value in record.items() if key not in ("pairs", *RATINGS)}, ""))
+    for key in RATINGS:
+        found |= _numbers(record.get(key), f"evaluation/{record.get('evaluation')}/{key}")
     for pair in record.get("pairs", []):
         path = path_of_pair(record, pair)
         intervals = {name: dict(zip(("low", "high"), ends, strict=True)) for name, ends in pair["intervals"].items()}

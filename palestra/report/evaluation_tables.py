@@ -19,6 +19,7 @@ from palestra.recording.results import (
 from palestra.report.blocks import Block, Cell, Heading, Note, Section, Table, count, number, scored
 from palestra.report.groups import Group, Standing, cut, mean_score, standings_of
 from palestra.report.reading import count_in
+from palestra.runtime.scores import Estimate
 
 Seats = tuple[Seat, ...]
 
@@ -96,7 +97,7 @@ def _evaluation(group: Group, name: str, standings: Mapping[Seats, list[Standing
     counts = {seats: sum(count_in(each.raw, "overflow") for each in found) for seats, found in standings.items()}
     if overflown := ", ".join(f"{n:,} games of {pairing_text(seats)}" for seats, n in counts.items() if n):
         yield Note(f"Cut off because numbers grew too large for exact play: {overflown}.")
-    yield from filter(None, (_cross_table(standings), _ratings(group, name)))
+    yield from filter(None, (_cross_table(standings), _overall_ratings(group, name), _ratings(group, name)))
 
 
 def _head_of_one(examples: Sequence[PairResult], before: bool) -> list[str]:
@@ -200,9 +201,7 @@ def _player_text(seat: Seat) -> str:
 def _ratings(group: Group, name: str) -> Table | None:
     """Make a table of the ratings in each run's last evaluation that has them, as means over the runs."""
     found: dict[tuple[str, str], list[float]] = {}
-    for run in group.runs:
-        ratings_by_time = [each.record.get("ratings") for each in run.results(name)]
-        last = next((ratings for ratings in reversed(ratings_by_time) if isinstance(ratings, Mapping)), {})
+    for last in _last_ratings(group, name, "ratings"):
         for role, players in last.items():
             for player, rating in players.items() if isinstance(players, Mapping) else ():
                 if math.isfinite(as_float(rating)):
@@ -215,3 +214,29 @@ def _ratings(group: Group, name: str) -> Table | None:
     ]
     caption = "Ratings on the scale of Elo, the mean of all being 0: 400 points are odds of ten to one."
     return Table(caption, ["player", "role", "rating"], rows)
+
+
+def _last_ratings(group: Group, name: str, key: str) -> Iterator[Mapping[str, Any]]:
+    """Yield the last ratings of an evaluation in each run that has some."""
+    for run in group.runs:
+        by_time = [each.record.get(key) for each in run.results(name)]
+        yield from [ratings for ratings in by_time if isinstance(ratings, Mapping)][-1:]
+
+
+def _overall_ratings(group: Group, name: str) -> Table | None:
+    """Make a table of the ratings over both roles: of one run with its intervals, of several as means."""
+    found: dict[tuple[str, str], list[Estimate]] = {}
+    for last in _last_ratings(group, name, "overall_ratings"):
+        for kind, rated in last.items():
+            for who, each in rated.items() if isinstance(rated, Mapping) else ():
+                ends = (as_float(under(each, key)) for key in ("rating", "low", "high"))
+                found.setdefault((kind, who), []).append(Estimate(*ends))
+    if not found:
+        return None
+    ranked = sorted(found.items(), key=lambda item: (item[0][0], -mean_score(item[1]).value))
+    rows = [
+        [Cell(who if kind == "players" else f"lead of the role {who}"), scored(mean_score(each))]
+        for (kind, who), each in ranked
+    ]
+    caption = "Ratings over both roles on the scale of Elo, with 95% intervals: 400 points are odds of ten to one."
+    return Table(caption, ["player", "rating"], rows)

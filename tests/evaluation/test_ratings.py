@@ -1,12 +1,17 @@
-"""Ratings from who met whom, against values known by hand."""
+"""Ratings from who met whom, against values known by hand, a plain logistic regression, and simulated strengths."""
 
 import math
+from collections import Counter
+from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize
 
-from palestra.evaluation.ratings import SCALE, rate
+from palestra.evaluation.ratings import SCALE, Meeting, rate, rate_over_roles
 
 
 def board(first: str, second: str, share: float, games: int = 100) -> dict[str, Any]:
@@ -75,3 +80,124 @@ def test_lopsided_pairs_converge() -> None:
     assert ratings is not None
     assert ratings["first"]["a"] - ratings["first"]["b"] == pytest.approx(2 * SCALE * math.log(1e6 - 1))
     assert torch.get_default_dtype() == torch.float32
+
+
+# ---- over both roles ------------------------------------------------------------------------------------------
+
+STRENGTHS, LEAD = {"a": 0.9, "b": 0.1, "c": -1.0}, 0.4
+
+
+def meeting(first: str, second: str, won: torch.Tensor, clusters: torch.Tensor | None = None) -> Meeting:
+    """won: of each game, what the first role has won."""
+    return Meeting({"first": first, "second": second}, {"first": won, "second": 1 - won}, clusters)
+
+
+def simulated(num_games: int, generator: torch.Generator) -> list[Meeting]:
+    """Everyone meets everyone in both roles, also themselves, at STRENGTHS and LEAD."""
+    found = []
+    for one, other in product(STRENGTHS, repeat=2):
+        share = 1 / (1 + math.exp(STRENGTHS[other] - STRENGTHS[one] - LEAD))
+        found.append(meeting(one, other, (torch.rand(num_games, generator=generator) < share).double()))
+    return found
+
+
+def plain_regression(meetings: list[Meeting]) -> dict[str, float]:
+    """Minimise the loss of a logistic regression, a row for each game, by a method of scipy that knows no ratings."""
+    names = sorted({name for each in meetings for name in each.players.values()})
+    rows, won = [], []
+    for each in meetings:
+        one, other = each.players.values()
+        row = [float(name == one) - float(name == other) for name in names] + [1.0]
+        rows += [row] * len(each.wins["first"])
+        won += each.wins["first"].tolist()
+    x, y = np.array(rows), np.array(won)
+
+    def loss(terms: np.ndarray) -> float:
+        odds = x @ terms
+        return float(np.logaddexp(0.0, odds).sum() - y @ odds + terms[:-1].sum() ** 2)
+
+    terms = minimize(loss, np.zeros(len(names) + 1), method="BFGS", options={"gtol": 1e-7}).x
+    return dict(zip([*names, "lead"], SCALE * terms, strict=True))
+
+
+def rated(meetings: list[Meeting]) -> Mapping[str, Mapping[str, Any]]:
+    found = rate_over_roles(meetings)
+    assert found is not None
+    return {**found["players"], "lead": found["roles"]["first"]}
+
+
+@pytest.mark.parametrize("draws", [False, True])
+def test_they_are_the_terms_of_a_plain_logistic_regression(draws: bool) -> None:
+    meetings = simulated(50, torch.Generator().manual_seed(1))
+    if draws:
+        meetings = [meeting(*each.players.values(), each.wins["first"] * 0.5 + 0.25) for each in meetings]
+    found = rated(meetings)
+    assert {name: each["rating"] for name, each in found.items()} == pytest.approx(plain_regression(meetings), abs=0.01)
+    assert sum(found[name]["rating"] for name in STRENGTHS) == pytest.approx(0, abs=1e-9)
+    assert all(each["low"] < each["rating"] < each["high"] for each in found.values())
+    assert rated(meetings) == found  # to the bit
+
+
+def test_the_lead_of_the_first_role_is_no_strength() -> None:
+    """Two equal players, of whom the first one wins 10 of 11: 400 points are the role's."""
+    won = torch.tensor([1.0] * 10 + [0.0]).double()
+    found = rated([meeting("a", "b", won), meeting("b", "a", won)])
+    assert [found[name]["rating"] for name in ("a", "b", "lead")] == pytest.approx([0, 0, 400], abs=1e-6)
+
+
+def coverage(num_sets: int, num_games: int) -> dict[str, float]:
+    """How often the interval of each term covers the truth."""
+    generator, hits = torch.Generator().manual_seed(2), Counter[str]()
+    truth = {**STRENGTHS, "lead": LEAD}
+    for _ in range(num_sets):
+        for name, each in rated(simulated(num_games, generator)).items():
+            hits[name] += each["low"] <= SCALE * truth[name] <= each["high"]
+    return {name: hits[name] / num_sets for name in truth}
+
+
+def test_intervals_cover_the_strengths_of_a_few_simulations() -> None:
+    assert all(share >= 0.85 for share in coverage(60, 100).values())
+
+
+@pytest.mark.slow
+def test_intervals_cover_simulated_strengths_in_95_percent() -> None:
+    assert coverage(1200, 100) == pytest.approx(dict.fromkeys((*STRENGTHS, "lead"), 0.95), abs=0.02)
+
+
+def test_games_that_depend_on_each_other_count_as_one() -> None:
+    """Every game played ten times over has the interval that one of each has."""
+    meetings = simulated(100, torch.Generator().manual_seed(3))
+    number = torch.arange(100).repeat(10)
+    tenfold = [meeting(*each.players.values(), each.wins["first"].repeat(10), number) for each in meetings]
+    once, ten = rated(meetings), rated(tenfold)
+    for name, each in once.items():
+        assert list(ten[name].values()) == pytest.approx([*each.values()], abs=1e-6)
+
+
+EVEN = torch.tensor([1.0, 0.0]).double()
+
+
+@pytest.mark.parametrize(
+    "meetings",
+    [
+        [],
+        [meeting("a", "a", EVEN)],  # one player
+        [meeting("a", "x", EVEN), meeting("b", "y", EVEN), meeting("a", "y", EVEN)],  # each in one role alone
+        [meeting("a", "b", EVEN), meeting("b", "a", EVEN), meeting("c", "d", EVEN)],  # two groups that never met
+        [meeting("a", "b", EVEN + 1 - EVEN), meeting("b", "a", EVEN * 0)],  # a has won all
+        [meeting("a", "b", EVEN + 1 - EVEN), meeting("b", "a", EVEN + 1 - EVEN)],  # the first role has won all
+        [Meeting({"agent": name}, {}, None) for name in "ab"],  # one role
+        [Meeting({"first": name, "second": "x"}, {}, None) for name in "ab"],  # nobody wins there
+    ],
+)
+def test_what_the_games_do_not_determine_is_not_rated(meetings: list[Meeting]) -> None:
+    assert rate_over_roles(meetings) is None
+
+
+def test_an_interval_without_an_end_is_left_out() -> None:
+    """Of twenty games one was lost: a third of all resamples have none that was, and no finite rating."""
+    won = torch.tensor([1.0] * 19 + [0.0]).double()
+    found = rated([meeting("a", "b", won), meeting("b", "a", 1 - won), meeting("a", "a", EVEN)])
+    assert found["a"]["rating"] == pytest.approx(SCALE * math.log(19) / 2)
+    one_of_two = rated([meeting("a", "b", won), meeting("b", "a", EVEN * 0), meeting("a", "a", EVEN)])
+    assert one_of_two["a"]["low"] is one_of_two["a"]["high"] is None

@@ -166,7 +166,7 @@ def test_what_it_gives_must_be_its_scores(kind: str, message: str, config: dict[
         (
             "played_by",
             {"name": "main"},
-            "evaluations.1.played_by.name: expected a class of your own as",
+            "evaluations.1.played_by.name: expected one of 'exploitability', or a class of your own as",
         ),
         ("own", {"name": "main"}, "evaluations.1.name: expected a different name for each evaluation, got 'main'"),
         ("own", {"pairings": []}, "evaluations.1: expected a mapping with either"),

@@ -49,7 +49,10 @@ def test_sound_scores_have_no_faults(found: Any) -> None:
         ({"scores": 0.5}, "scores: expected the scores that it declares besides returns (odd), got float"),
         ({"scores": {"odd": "half"}}, "scores: expected a number, None, a Share or an Estimate as 'odd', got str"),
         ({"scores": lambda ends: ends.outcomes["even"]}, "scores: raises KeyError: 'even'"),
-        ({"wins": {"a": 1.0}}, "wins: expected a number for each of the roles a, b, or none, got {'a': 1.0}"),
+        (
+            {"wins": {"a": 1.0, "b": 2.0}},
+            "wins: expected a tensor (5,), a number for each game, of each of the roles a, b, or none, got {'a': 1.0, ",
+        ),
         ({"entries": ("even",)}, "outcome_entries: expected entries of the state (game, step, odd), got even"),
     ],
 )

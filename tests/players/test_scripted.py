@@ -203,4 +203,4 @@ def test_players_are_told_where_they_cannot_sit(name: str, game: Any, role: str,
 
 
 def test_every_scripted_player_is_listed() -> None:
-    assert set(SCRIPTED) == {*HOSTS, *AGENTS, "nim_optimal", "connect_four_tactical", "witness_optimal"}
+    assert set(SCRIPTED) == {*HOSTS, *AGENTS, "nim_optimal", "connect_four_tactical", "optimal", "witness_optimal"}

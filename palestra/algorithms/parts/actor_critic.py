@@ -269,6 +269,16 @@ class ActorCriticPolicy:
         action, drawn = self.draw(outputs, legal, keys)
         return Decision(action, extras | drawn, memory_after)
 
+    def probabilities(self, view: Mapping[str, Tensor], legal: Tensor) -> Tensor | None:
+        """Return the probabilities of actions that it draws, at the start of a game: (B, flags); None if it draws none.
+
+        None also for vectors of numbers.
+        """
+        if not self.draws:
+            return None
+        outputs, _ = self.policy.step(view, self.policy.initial_memory(len(legal), legal.device))
+        return self.head.probabilities(outputs[:, : self.head.num_outputs], legal)
+
 
 def initialize_orthogonal(net: nn.Module, hidden_gain: float, output_gain: float, key: int) -> None:
     """Draw orthogonal weights for every linear and convolutional layer (Saxe et al. 2014), and set biases to zero.

@@ -28,6 +28,7 @@ class Games(Kind):
         ("values (dqn)", "palestra.algorithms.parts.return_distributions", "ValueConfig"),
         ("transitions (dqn)", "palestra.rollouts.n_step", "AnyTransitionsConfig"),
         ("exploration (dqn)", "palestra.algorithms.parts.exploration", "ExplorationConfig"),
+        ("evaluations (played_by)", "palestra.evaluation.config", "AnyPlayedByConfig"),
         ("callbacks", "palestra.callbacks", "AnyCallbackConfig"),
         ("recorders", "palestra.recording", "RecorderConfig"),
     )

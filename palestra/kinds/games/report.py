@@ -215,7 +215,8 @@ def _wanted(config: Any, evaluations: Evaluations) -> tuple[str, dict[str, str]]
     """Return the name of an evaluation and the pairing that `best` names, or the first in which a player learns."""
     if config.best is not None and config.best.pairing is not None:
         return config.best.evaluation, evaluations.configs[config.best.evaluation].pairings[config.best.pairing]
-    learned = ((name, pairing) for name, each in evaluations.configs.items() for pairing in each.pairings)
+    played = {name: each for name, each in evaluations.configs.items() if each.own_scores is None}
+    learned = ((name, pairing) for name, each in played.items() for pairing in each.pairings)
     return next((found for found in learned if found[1] in evaluations.pairings(found[0], False)), None)
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import Console, Group, RenderableType
 from rich.measure import Measurement
@@ -52,14 +52,22 @@ def score_table(evaluations: Sequence[Evaluation], width: int, num_rows: int) ->
     return Group(Text(title, style="dim", no_wrap=True, overflow="ellipsis"), table)
 
 
-def ratings_table(ratings: Mapping[str, Mapping[str, float]]) -> RenderableType:
-    """Draw the ratings of an evaluation's record, the best player of each role first."""
+def ratings_table(record: Mapping[str, Any]) -> RenderableType:
+    """Draw the ratings in an evaluation's record, the best player first: over both roles, and of each role."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for heading in ("player", "role", "rating"):
-        table.add_column(heading, justify="right" if heading == "rating" else "left", no_wrap=True)
-    for role, players in ratings.items():
+    for heading in ("player", "role", "rating", "95% interval"):
+        table.add_column(heading, justify="left" if heading in ("player", "role") else "right", no_wrap=True)
+    overall = record["overall_ratings"] or {"players": {}, "roles": {}}
+    rated = sorted(overall["players"].items(), key=lambda item: -item[1]["rating"])
+    for name, role, each in [
+        *((printable(player), "both", rating) for player, rating in rated),
+        *(("(lead of the role)", printable(role), lead) for role, lead in overall["roles"].items()),
+    ]:
+        interval = "" if each["low"] is None else f"{each['low']:+.0f} to {each['high']:+.0f}"
+        table.add_row(Text(name), Text(role), f"{each['rating']:+.0f}", interval)
+    for role, players in (record["ratings"] or {}).items():
         for player, rating in sorted(players.items(), key=lambda item: -item[1]):
-            table.add_row(Text(printable(player)), Text(printable(role)), f"{rating:+.0f}")
+            table.add_row(Text(printable(player)), Text(printable(role)), f"{rating:+.0f}", "")
     return Group(Text("ratings on the scale of Elo: 400 points are odds of ten to one", style="dim"), table)
 
 
