@@ -130,7 +130,7 @@ def play_games(
         info={},
         declared=game.declared_scores,
         scores=game.scores(ends),
-        wins={role: float(each.sum()) for role, each in game.wins(ends).items()},
+        wins=game.wins(ends),
         clusters=clusters,
     )
 

@@ -133,7 +133,7 @@ def _past_selves_among_themselves(run: RunData) -> Iterator[Table]:
                 seats = {role: script.for_seat(game, role) for role in game.roles}
                 policies = {first: seats[first].past_self(one), second: seats[second].past_self(other)}
                 wins = play_games(game, policies, NUM_CROSS_GAMES, stored.config.game.usual_rounds(), 0).wins
-                share = wins[first] / max(sum(wins.values()), 1e-9)
+                share = float(wins[first].sum() / sum(wins.values()).sum())
                 row.append(Cell(f"{share:.2f}", share, heat=share))
             rows.append(row)
         caption = f"{run.name}: past selves of {name} among themselves, the share won by the row's one as {first}; "
