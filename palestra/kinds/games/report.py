@@ -8,6 +8,8 @@ environment is built. Runs that need others, or an environment, have no sample g
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
+
 from palestra.config import Config, admits, importing_no_others, under
 from palestra.evaluation.evaluations import Evaluations, typical
 from palestra.evaluation.evaluator import play_games
@@ -133,7 +135,7 @@ def _past_selves_among_themselves(run: RunData) -> Iterator[Table]:
                 seats = {role: script.for_seat(game, role) for role in game.roles}
                 policies = {first: seats[first].past_self(one), second: seats[second].past_self(other)}
                 wins = play_games(game, policies, NUM_CROSS_GAMES, stored.config.game.usual_rounds(), 0).wins
-                share = float(wins[first].sum() / sum(wins.values()).sum())
+                share = float(wins[first].sum() / torch.stack([*wins.values()]).sum())
                 row.append(Cell(f"{share:.2f}", share, heat=share))
             rows.append(row)
         caption = f"{run.name}: past selves of {name} among themselves, the share won by the row's one as {first}; "
