@@ -113,7 +113,10 @@ class PastPolicy:
         kept: dict[int, Mapping[str, Any]],
     ) -> None:
         self.config, self.game, self.role, self.make, self.kept = config, game, role, make, kept
-        self.spare = [PastSelf(make(game, role), game, role, config.explores)]
+        make(
+            game, role
+        )  # whether it fits; the player that learns may get other networks (`set_model`) before any plays
+        self.spare: list[PastSelf] = []
         self.made: dict[int, PastSelf] = {}
 
     def for_seat(self, game: Any, role: str) -> "PastPolicy":

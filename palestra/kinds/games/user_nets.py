@@ -11,6 +11,7 @@ from palestra.config.errors import nearest_hint
 from palestra.kinds.games.config import RunConfig
 from palestra.kinds.games.parts import Parts, build_algorithm
 from palestra.nets import UserNets, is_net_config
+from palestra.players.past import PastPlayerConfig
 from palestra.players.player import Player
 from palestra.run.kinds import read_config
 from palestra.training.opening import Models, Nets, are_made, is_made
@@ -51,6 +52,10 @@ def take_nets(player: Player, run: RunConfig, nets: Nets) -> RunConfig:
         if getattr(run, key) is not None:
             message = "expected null, because other processes cannot build networks of set_model, got a mapping"
             raise ConfigError.at(key, message)
+    for name, each in run.players.items():
+        if isinstance(each, PastPlayerConfig) and each.past_of == player.name and are_made(nets):
+            expected = "expected a player whose networks the config names, because those of set_model are not built"
+            raise ConfigError.at(f"players.{name}.past_of", f"{expected} once more, got {player.name!r}")
     config = use_builders(player, run, nets)
     use_nets(player, config, nets)
     return config

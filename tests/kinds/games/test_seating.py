@@ -1,5 +1,6 @@
 """Who meets whom in worlds: pairings in blocks, past selves, results; stopped and resumed, with replicas and actors."""
 
+import copy
 import random
 import shutil
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import TINY
 from leagues import LEARNERS, NIM, league
 from resuming import Killed, assert_same_bits, at_call, fit, kill, records, stopping_at
 
@@ -88,12 +90,12 @@ def test_a_past_self_is_what_the_checkpoint_of_its_step_holds(stored: Path) -> N
     assert latest.seating is not None
     kept = latest.seating.past["past"].kept
     assert len(kept) > 4
-    for opt_steps, copy in kept.items():
+    for opt_steps, own in kept.items():
         then = Checkpoints(RunFolder.open(stored), 1, None).load(f"@{opt_steps}").state
-        assert list(tree_differences(then["players"]["main"]["nets"], copy["player"]["nets"])) == []
-        assert list(tree_differences(then["game"], copy["game"])) == []
+        assert list(tree_differences(then["players"]["main"]["nets"], own["player"]["nets"])) == []
+        assert list(tree_differences(then["game"], own["game"])) == []
         past_self = latest.seating.past["past"].past_self(opt_steps)
-        assert list(tree_differences(copy["player"]["nets"], past_self.player.weights()["nets"])) == []
+        assert list(tree_differences(own["player"]["nets"], past_self.player.weights()["nets"])) == []
 
 
 def test_past_selves_are_found_where_no_checkpoint_is_kept(stored: Path, tmp_path: Path) -> None:
@@ -333,3 +335,35 @@ def test_check_says_who_meets_whom() -> None:
         "worlds of exploiter: 4 of 8 with first exploiter, second main",
         "worlds of exploiter: 4 of 8 with first main, second exploiter",
     ]
+
+
+def make_wide() -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(8, 7), torch.nn.Tanh(), torch.nn.Linear(7, 6))
+
+
+def test_past_selves_have_the_networks_that_set_model_names(tmp_path: Path) -> None:
+    trainer = make_trainer(league(LEARNERS["dqn"]), run=tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"players\.past\.past_of: .* those of set_model are not built once more"):
+        trainer.set_model("first", make_wide())
+    trainer.set_model("first", make_wide)
+    trainer.fit()
+    kept = trainer.seating.past["past"].kept[trainer.opt_steps]
+    assert kept["player"]["nets"]["q"]["1.weight"].shape == (7, 8)
+
+
+def test_past_hosts_and_agents_of_the_polyhedra_game(tmp_path: Path) -> None:
+    config = copy.deepcopy(TINY)
+    for own, other in (("host", "agent"), ("agent", "host")):
+        pairings = [{own: own, other: other}, {own: own, other: f"past_{other}"}]
+        config["players"][own]["meets"] = [{"share": 0.5, "pairing": pairing} for pairing in pairings]
+        past = {"past_of": own, "interval": 4, "num_kept": 5, "num_seated": 2, "explores": True}
+        config["players"][f"past_{own}"] = past | {"choice": {"name": "prioritized", "power": 1.0, "prior_games": 2.0}}
+    uninterrupted = fit(tmp_path / "uninterrupted", config)
+    with stopping_at(9):
+        assert not fit(tmp_path / "run", config).finished
+    again = fit(tmp_path / "run")
+    assert list(tree_differences(uninterrupted.state_dict(), again.state_dict())) == []
+    training = [each for each in records(tmp_path / "run") if each["kind"] == "training"]
+    met = {whom: told for each in training for whom, told in each["players"]["host"]["meets"].items()}
+    assert set(met) == {"agent=agent", "agent=past_agent"}
+    assert all(0.0 <= each["won"] <= 1.0 for each in met.values())
