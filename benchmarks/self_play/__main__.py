@@ -1,7 +1,7 @@
-"""Random legal play of Connect Four, on one thread, beside PettingZoo's and OpenSpiel's: one run, one table.
+"""Connect Four on one thread: random legal play beside PettingZoo's and OpenSpiel's, and play with past selves.
 
     make peers
-    python -m benchmarks.self_play [--rows S1,S2] [--repeats 5] [--quick] [--out FOLDER]
+    python -m benchmarks.self_play [--rows S1,...,S4] [--repeats 5] [--quick] [--out FOLDER]
 
 README.md says what is counted, and how.
 """
@@ -28,7 +28,22 @@ def comparison(row: str, library: str, aim: str) -> Comparison:
     return Comparison(row, "random play of Connect Four", "moves/s", {}, contenders, moves_per_s, aim)
 
 
-COMPARISONS = [comparison("S1", "PettingZoo", "100"), comparison("S2", "OpenSpiel", "10")]
+def with_past_selves(row: str, num: int, aim: str) -> Comparison:
+    work = {"num_worlds": 1024}
+    contenders: dict[str, tuple[Script, Data]] = {
+        "without past selves": (OURS, work | {"num_past_selves": 0}),
+        f"{num} past selves": (OURS, work | {"num_past_selves": num}),
+    }
+    title = f"play of ppo-connect_four, {num} past selves in half of the worlds"
+    return Comparison(row, title, "moves/s", {}, contenders, moves_per_s, aim)
+
+
+COMPARISONS = [
+    comparison("S1", "PettingZoo", "100"),
+    comparison("S2", "OpenSpiel", "10"),
+    with_past_selves("S3", 4, "0.67"),
+    with_past_selves("S4", 8, "0.56"),
+]
 
 if __name__ == "__main__":
     comparing.main(NAME, __doc__, COMPARISONS, lambda is_quick: {"timed_seconds": 0.2 if is_quick else 5.0})

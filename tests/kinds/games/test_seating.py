@@ -347,7 +347,7 @@ def test_past_selves_have_the_networks_that_set_model_names(tmp_path: Path) -> N
         trainer.set_model("first", make_wide())
     trainer.set_model("first", make_wide)
     trainer.fit()
-    kept = trainer.seating.past["past"].kept[trainer.opt_steps]
+    _, kept = trainer.seating.past["past"].kept.popitem()
     assert kept["player"]["nets"]["q"]["1.weight"].shape == (7, 8)
 
 
