@@ -99,6 +99,7 @@ class BoardGame(TensorGame):
     moves = (("first", "second"),)
     lockstep = False
     fully_observable = True
+    num_starts = 1
 
     def __init__(self, config: BoardConfig, device: torch.device) -> None:
         self.config, self.device = config, device
