@@ -121,7 +121,10 @@ def _build_player(name: str, run: RunConfig, game: Game, copies: Folder | None, 
     roles = tuple(run.seats(name, game.roles))
     first = roles[0]
     for role in roles[1:]:
-        if isinstance(config, ScriptedPlayerConfig | TorchModuleConfig | SeatedModelConfig) and run.roles.get(role) != name:
+        if (
+            isinstance(config, ScriptedPlayerConfig | TorchModuleConfig | SeatedModelConfig)
+            and run.roles.get(role) != name
+        ):
             continue  # in pairings it is made anew for each seat
         if game.spaces[role] != game.spaces[first] or game.action_spaces[role] != game.action_spaces[first]:
             message = f"expected the observations and actions of {first!r}, in which {name!r} also sits, got others"
