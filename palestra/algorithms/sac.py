@@ -177,15 +177,13 @@ class SACConfig(AlgorithmConfig):
 class SoftPolicy:
     """Plays the actions that a function chooses by the observation, the legal actions and keys.
 
-    probabilities: gives those of all actions, (B, flags), by the first two, or None where nothing tells them.
+    probabilities: gives those of all actions, (B, flags), by the first two; None: it draws none, or does not tell.
     """
 
     observes: Observes = "observation"
 
     def __init__(
-        self,
-        choose: Callable[[Mapping[str, Tensor], Tensor, Tensor], Tensor],
-        probabilities: Callable[[Mapping[str, Tensor], Tensor], Tensor | None] = lambda view, legal: None,
+        self, choose: Callable[..., Tensor], probabilities: Callable[..., Tensor | None] | None = None
     ) -> None:
         self.choose, self.probabilities = choose, probabilities
 

@@ -18,7 +18,7 @@ from palestra.kinds.games.tournament import NAME, Tournament, TournamentConfig, 
 from palestra.recording.display import make_display
 from palestra.recording.display.display import Display, evaluation_line
 from palestra.recording.display.scores import ratings_table, score_table
-from palestra.recording.results import Evaluation, Progress, Task, counted_in
+from palestra.recording.results import Evaluation, Progress, Task, counted_in, ratings_of
 from palestra.run.base import ASKED
 from palestra.run.checkpoints import CheckpointError, Checkpoints
 from palestra.run.fetching import fetch, fetch_new_checkpoints, is_url, name_of
@@ -272,7 +272,7 @@ def _play(tournament: Tournament, run: Path | None, name: str, console: Console)
     with make_display("auto", console) as display:
         _, record = ShownEvaluations(tournament, [NAME], None, display).play(NAME)
     console.print(score_table([Evaluation.from_record(record)], console.width, 1000))
-    if record["ratings"] or record["overall_ratings"]:
-        console.print(ratings_table(record))
+    if ratings := ratings_of(record):
+        console.print(ratings_table(ratings))
     num = len(record["pairs"])
     say(f"{num} pairing{'s' * (num != 1)}: {write_report([tournament.folder.path], None)}", console)

@@ -189,8 +189,8 @@ class Evaluations:
             if same is None:
                 meetings[seated] = Meeting(names["players"], games.wins, games.clusters)
             pairs.append(names | ({} if same is None else {"same_as": dict(same)}) | summary)
-        ratings = rate([pair for pair in pairs if "same_as" not in pair]), rate_over_roles([*meetings.values()])
-        return self._record(name, [*game.declared_scores, *config.normalized_scores()], pairs, *ratings)
+        declared, met = [*game.declared_scores, *config.normalized_scores()], [*meetings.values()]
+        return self._record(name, declared, pairs, rate(met), rate_over_roles(met))
 
     def _names_of(self, pairing: Mapping[str, str]) -> dict[str, Any]:
         """Say who sits where in a pairing, with the roles in the order of the game, and which roles learn."""

@@ -1,4 +1,7 @@
-"""Ratings of players from the results of pairings, on the scale of Elo."""
+"""Ratings of players from the games of pairings, on the scale of Elo.
+
+Letters: M meetings, K terms, R fits.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,158 +9,128 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 SCALE = 400 / math.log(10)  # 400 points are odds of ten to one
 MAX_STEPS = 100
 PRECISION = 1e-9  # of log odds
-MOST_LOG_ODDS = 25.0  # beyond what any number of games can tell: they grow without end
+MOST_LOG_ODDS = 25.0  # beyond what any number of games tells: they grow without end
 LEAST_WEIGHT = 1e-9
 NUM_RESAMPLES, SEED = 1000, 0
+FEWEST_DETERMINED = 0.95  # of the resamples, for an interval
 
-Seat = tuple[str, str]  # role, player
+Rated = dict[str, dict[str, float]]
 
 
-def rate(pairs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]] | None:
-    """Rate every player in its role by the pairs of an evaluation in a game of two roles: {role: {player: rating}}.
+class Meeting(NamedTuple):
+    """The games of a pairing.
 
-    The mean of the ratings is 0. None if the pairs do not determine them.
+    players: role -> player. wins: the contests that each role has won in each game, (n,); {} where nobody wins.
+    clusters: of palestra.runtime.statistics, the games that depend on each other.
+    """
+
+    players: Mapping[str, str]
+    wins: Mapping[str, Tensor]
+    clusters: Tensor | None
+
+
+def rate(meetings: Sequence[Meeting]) -> Rated | None:
+    """Rate every player in its role by games of three players or more in two roles: {role: {player: rating}}.
+
+    The mean of the ratings is 0. None if the games do not determine them.
 
     The model is Bradley and Terry's (1952): the first wins a contest with odds e^(its strength - the other's); the
     strengths are the maximum likelihood estimates. They exist if and only if no group of players has won, or lost, all
     contests with the rest (Ford 1957). The game says what a contest is (TensorGame.wins).
     """
-    results = [result for pair in pairs if (result := _result(pair)) is not None]
-    seats = sorted({seat for first, second, _, _ in results for seat in (first, second)})
-    if len(seats) < 3 or not _is_determined(seats, results):
+    met = _contested(meetings)
+    seats, sides = _sides([[*each.players.items()] for each in met], num_others=0)
+    if len(seats) < 3:
         return None
-    strengths = SCALE * _strengths(seats, results)
-    ratings: dict[str, dict[str, float]] = {}
-    for (role, player), rating in zip(seats, strengths.tolist(), strict=True):
+    terms, is_determined = _fit(sides, len(seats), _won(met, num_resamples=0))
+    if not bool(is_determined[0]):
+        return None
+    ratings: Rated = {}
+    for (role, player), rating in zip(seats, terms[0].tolist(), strict=True):
         ratings.setdefault(role, {})[player] = rating
     return ratings
 
 
-Result = tuple[Seat, Seat, float, float]  # who met whom, contests that the first won, contests
-
-
-def _result(pair: Mapping[str, Any]) -> Result | None:
-    if len(pair["players"]) != 2 or not pair["contests"]:
-        return None
-    first, second = pair["players"].items()
-    return first, second, pair["won"][first[0]] * pair["contests"], float(pair["contests"])
-
-
-def _is_determined(seats: Sequence[Seat], results: Sequence[Result]) -> bool:
-    """Tell whether the results determine ratings: the graph of wins is strongly connected.
-
-    That is, along wins every seat is reached from every other one.
-    """
-    from scipy.sparse.csgraph import connected_components  # imported only here, because it takes long
-
-    has_won = np.zeros((len(seats), len(seats)), dtype=bool)
-    for first, second, wins, contests in results:
-        has_won[seats.index(first), seats.index(second)] |= wins > 0
-        has_won[seats.index(second), seats.index(first)] |= wins < contests
-    return bool(connected_components(has_won, connection="strong", return_labels=False) == 1)
-
-
-def _strengths(seats: Sequence[Seat], results: Sequence[Result]) -> torch.Tensor:
-    """Find the maximum likelihood strengths, with mean 0; float64 (seats,)."""
-    sides = torch.zeros(len(results), len(seats), dtype=torch.float64)
-    for row, (first, second, _, _) in enumerate(results):
-        sides[row, seats.index(first)], sides[row, seats.index(second)] = 1.0, -1.0
-    wins, contests = (torch.tensor([[result[i] for result in results]], dtype=torch.float64) for i in (2, 3))
-    return _fit(sides, len(seats), wins, contests)[0][0]
-
-
-# ---- one rating for each player, over both roles -----------------------------------------------------------
-
-
-class Meeting(NamedTuple):
-    """The games of a pairing of two roles.
-
-    players: role -> player. wins: the contests that each role has won in each game, (n,). clusters: of
-    palestra.runtime.statistics, the games that depend on each other.
-    """
-
-    players: Mapping[str, str]
-    wins: Mapping[str, torch.Tensor]
-    clusters: torch.Tensor | None
-
-
-def rate_over_roles(meetings: Sequence[Meeting]) -> dict[str, dict[str, dict[str, float | None]]] | None:
+def rate_over_roles(meetings: Sequence[Meeting]) -> dict[str, Rated] | None:
     """Rate every player by one number over both roles, and the lead that the first role gives.
 
     The first player wins a contest with odds e^(lead + its strength - the other's): a logistic regression. Returns
-    {"players": {player: rating}, "roles": {first role: lead}}, each with `rating` and the ends `low` and `high` of its
-    95% interval by a bootstrap of games, or of whole clusters. The mean of the players' ratings is 0. None if the games
-    do not determine them: the players must meet in both roles. An end is None if one in twenty resamples does not.
+    {"players": {player: rating}, "roles": {first role: lead}}, each with `rating`, and `low` and `high`, the ends of
+    its 95% interval by a bootstrap of games, or of whole clusters; they are nan where too few resamples determine
+    ratings. The mean of the players' ratings is 0. None if the games do not determine them, as where players keep to
+    one role.
     """
-    meetings = [
-        each for each in meetings if len(each.players) == 2 and any(bool(won.any()) for won in each.wins.values())
-    ]
-    names = sorted({name for each in meetings for name in each.players.values()})
+    met = _contested(meetings)
+    names, sides = _sides([[*each.players.values()] for each in met], num_others=1)
     if len(names) < 2:
         return None
-    sides = torch.zeros(len(meetings), len(names) + 1, dtype=torch.float64)
-    sides[:, -1] = 1.0
-    for row, each in zip(sides, meetings, strict=True):
-        for name, sign in zip(each.players.values(), (1.0, -1.0), strict=True):
-            row[names.index(name)] += sign
-    if int(torch.linalg.matrix_rank(sides)) < len(names):
-        return None
-    generator = np.random.default_rng(SEED)
-    won = torch.stack([_resampled(each, generator) for each in meetings], dim=1)  # (1 + resamples, meetings, 2)
-    found, is_determined = _fit(sides, len(names), won[:, :, 0], won.sum(dim=2))
+    terms, is_determined = _fit(sides, len(names), _won(met, NUM_RESAMPLES))
     if not bool(is_determined[0]):
         return None
-    resampled, ends = found[1:][is_determined[1:]], torch.full((2, len(names) + 1), math.nan)
-    if len(resampled) >= 0.95 * NUM_RESAMPLES:
+    resampled, ends = terms[1:][is_determined[1:]], torch.full((2, len(names) + 1), math.nan)
+    if len(resampled) >= FEWEST_DETERMINED * NUM_RESAMPLES:
         ends = torch.quantile(resampled, torch.tensor([0.025, 0.975], dtype=torch.float64), dim=0)
-    rated = [
-        {
-            "rating": SCALE * rating,
-            "low": None if math.isnan(low) else SCALE * low,
-            "high": None if math.isnan(high) else SCALE * high,
-        }
-        for rating, low, high in zip(found[0].tolist(), *ends.tolist(), strict=True)
-    ]
-    first_role = next(iter(meetings[0].players))
-    return {"players": dict(zip(names, rated[:-1], strict=True)), "roles": {first_role: rated[-1]}}
+    numbers = zip(terms[0].tolist(), *ends.tolist(), strict=True)
+    *players, lead = (dict(zip(("rating", "low", "high"), each, strict=True)) for each in numbers)
+    return {"players": dict(zip(names, players, strict=True)), "roles": {next(iter(met[0].players)): lead}}
 
 
-def _resampled(meeting: Meeting, generator: np.random.Generator) -> torch.Tensor:
-    """Return the contests that each role has won, and those in resamples of the games: float64 (1 + resamples, 2)."""
-    won = torch.stack([meeting.wins[role].double().cpu() for role in meeting.players], dim=1)
-    if meeting.clusters is not None:
-        numbers = meeting.clusters.cpu().unique(return_inverse=True)[1]
-        won = won.new_zeros(int(numbers.max()) + 1, 2).index_add_(0, numbers, won)
-    kinds, counts = won.unique(dim=0, return_counts=True)
-    drawn = generator.multinomial(len(won), (counts / len(won)).double().numpy(), NUM_RESAMPLES)
-    return torch.cat([won.sum(dim=0, keepdim=True), torch.from_numpy(drawn).double() @ kinds])
+def _contested(meetings: Sequence[Meeting]) -> list[Meeting]:
+    return [each for each in meetings if len(each.wins) == 2 and any(bool(won.any()) for won in each.wins.values())]
 
 
-def _fit(
-    sides: torch.Tensor, num: int, wins: torch.Tensor, contests: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Fit logistic regressions by Newton's method, one for each row of wins and contests, (R, M).
+def _sides(pairs: Sequence[Sequence[Any]], num_others: int) -> tuple[list[Any], Tensor]:
+    """Return who meets whom, sorted, and what each adds to the log odds: 1 as the first, -1 as the second.
 
-    sides: float64 (M, K), how much each of K terms adds to the log odds; equal changes of the first `num` do not
-    matter, and their mean becomes 0. No step changes log odds by more than 1, so that all converge (self-concordance:
-    Bach 2010). Returns the maximum likelihood terms, (R, K), and which of them are finite, bool (R,).
+    Float64 (M, K). num_others: how many further terms add 1 to all.
     """
-    terms = sides.new_zeros(len(wins), sides.shape[1])
-    same = torch.zeros_like(terms[0])
+    names = sorted({name for pair in pairs for name in pair})
+    sides = torch.ones(len(pairs), len(names) + num_others, dtype=torch.float64)
+    for row, (first, second) in zip(sides, pairs, strict=True):
+        row[: len(names)] = torch.tensor([float(name == first) - float(name == second) for name in names])
+    return names, sides
+
+
+def _won(meetings: Sequence[Meeting], num_resamples: int) -> Tensor:
+    """Return the contests that each role has won in each meeting, and in resamples of the games: float64 (R, M, 2)."""
+    generator, found = np.random.default_rng(SEED), []
+    for each in meetings:
+        won = torch.stack([each.wins[role].double().cpu() for role in each.players], dim=1)
+        if each.clusters is not None:
+            numbers = each.clusters.cpu().unique(return_inverse=True)[1]
+            won = won.new_zeros(int(numbers.max()) + 1, 2).index_add_(0, numbers, won)
+        kinds, counts = won.unique(dim=0, return_counts=True)
+        drawn = generator.multinomial(len(won), (counts.double() / len(won)).numpy(), num_resamples)
+        found.append(torch.cat([won.sum(dim=0, keepdim=True), torch.from_numpy(drawn).double() @ kinds]))
+    return torch.stack(found, dim=1)
+
+
+def _fit(sides: Tensor, num: int, won: Tensor) -> tuple[Tensor, Tensor]:
+    """Fit a logistic regression to each row of `won`, (R, M, 2), by Newton's method, on the scale of Elo.
+
+    sides: float64 (M, K); equal changes of the first `num` terms do not matter, and their mean becomes 0. No step
+    changes log odds by more than 1, so that each one raises the likelihood (Bach 2010, "Self-concordant analysis for
+    logistic regression"). Returns the maximum likelihood terms, (R, K), and which of them exist, bool (R,).
+    """
+    wins, contests = won[:, :, 0], won.sum(dim=2)
+    terms, same = sides.new_zeros(len(won), sides.shape[1]), sides.new_zeros(sides.shape[1])
     same[:num] = 1.0
+    if int(torch.linalg.matrix_rank(sides)) < sides.shape[1] - 1:
+        return terms, torch.zeros(len(won), dtype=torch.bool)
     for _ in range(MAX_STEPS):
         share = torch.sigmoid(terms @ sides.T)
         gradient = (wins - contests * share) @ sides
         weights = (contests * share * (1 - share)).clamp(min=LEAST_WEIGHT)
         hessian = (sides.T * weights.unsqueeze(1)) @ sides + torch.outer(same, same)  # which makes it regular
         step = torch.linalg.solve(hessian, gradient.unsqueeze(2)).squeeze(2)
-        changes = (step @ sides.T).abs().amax(dim=1, keepdim=True)
-        terms = terms + step / changes.clamp(min=1.0)
+        changes = (step @ sides.T).abs().amax(dim=1)
+        terms = terms + step / changes.clamp(min=1.0).unsqueeze(1)
         if bool((changes <= PRECISION).all()):
             break
-    is_finite = (changes[:, 0] <= PRECISION) & ((terms @ sides.T).abs().amax(dim=1) < MOST_LOG_ODDS)
-    return terms - terms[:, :num].mean(dim=1, keepdim=True) * same, is_finite
+    exist = (changes <= PRECISION) & ((terms @ sides.T).abs().amax(dim=1) < MOST_LOG_ODDS)
+    return SCALE * (terms - terms[:, :num].mean(dim=1, keepdim=True) * same), exist

@@ -18,53 +18,16 @@ from palestra.games.spaces import Discrete
 OVER = -1
 
 
-class StateNumbers:
-    """Numbers different states from 0 on, in the order in which they are added. It tells them apart by their bytes."""
-
-    def __init__(self) -> None:
-        self.keys, self.numbers = np.empty(0), np.empty(0, dtype=np.int64)  # sorted by key
-
-    def add(self, state: State) -> tuple[Tensor, Tensor]:
-        """Number the states that are new. Returns the numbers of all, (B,), and the row of each new one, int64."""
-        keys, rows, inverse = np.unique(_keys(state), return_index=True, return_inverse=True)
-        if not len(self.keys):
-            self.keys = keys[:0]
-        new = np.flatnonzero(self._find(keys) < 0)
-        new = new[rows[new].argsort()]
-        numbers = np.arange(len(self.keys), len(self.keys) + len(new))
-        order = (joined := np.concatenate([self.keys, keys[new]])).argsort(kind="stable")
-        self.keys, self.numbers = joined[order], np.concatenate([self.numbers, numbers])[order]
-        return torch.from_numpy(self._find(keys)[inverse.ravel()]), torch.from_numpy(rows[new])
-
-    def find(self, state: State) -> Tensor:
-        """Return the numbers of states, int64 (B,); -1 for one that was never added."""
-        return torch.from_numpy(self._find(_keys(state)))
-
-    def _find(self, keys: np.ndarray) -> np.ndarray:
-        if not len(self.keys):
-            return np.full(len(keys), -1)
-        at = self.keys.searchsorted(keys).clip(max=len(self.keys) - 1)
-        return np.where(self.keys[at] == keys, self.numbers[at], -1)
-
-
-def _keys(state: State) -> np.ndarray:
-    """Return the bytes of each state as one value: (B,)."""
-    rows = [state[name].unsqueeze(1).flatten(1).cpu().contiguous().view(torch.uint8) for name in sorted(state)]
-    joined = torch.cat(rows, dim=1).numpy()
-    return joined.view(f"V{joined.shape[1]}")[:, 0]
-
-
 @dataclass(frozen=True)
 class Positions:
-    """Every position of a game in which the roles decide alternately, and the first gains what the second loses.
+    """Every position of a game in which the roles decide one at a time, and the first gains what the second loses.
 
-    states: their numbers, which count the N positions. mover: the number of the role that decides there, int64 (N,), or
-    OVER. legal: bool (N, A). child: the number of the position after each action, int64 (N, A). reward: of the first
-    role, float64 (N, A). starts: their numbers, int64 (S,), without those that are over. waves: the numbers of the
-    positions that are not over, each wave with those of which all children are over or in earlier ones.
+    state: of each position, (N, ...). mover: the number of the role that decides there, int64 (N,), or OVER. legal:
+    bool (N, A). child: the number of the position after each action, int64 (N, A). reward: of the first role, float64
+    (N, A). starts: int64 (S,), without those that are over. waves: the positions that are not over, each wave with
+    those of which all children are over or in earlier ones. keys, numbers: of all states, sorted by their bytes.
     """
 
-    states: StateNumbers
     state: State
     mover: Tensor
     legal: Tensor
@@ -72,6 +35,8 @@ class Positions:
     reward: Tensor
     starts: Tensor
     waves: list[Tensor]
+    keys: np.ndarray
+    numbers: np.ndarray
 
     def values(self, policies: Mapping[int, Tensor]) -> Tensor:
         """Compute what the first role gains on average from each position on: float64 (N,).
@@ -81,9 +46,10 @@ class Positions:
         """
         values = torch.zeros(len(self.mover), dtype=torch.float64, device=self.mover.device)
         for wave in self.waves:
-            outcomes, illegal, mover = self.reward[wave] + values[self.child[wave]], ~self.legal[wave], self.mover[wave]
-            most, least = outcomes.masked_fill(illegal, -torch.inf), outcomes.masked_fill(illegal, torch.inf)
-            values[wave] = torch.where(mover == 0, most.amax(dim=1), least.amin(dim=1))
+            mover, outcomes = self.mover[wave], self.reward[wave] + values[self.child[wave]]
+            sign = 1.0 - 2.0 * mover  # the second role wants it low
+            wanted = (outcomes * sign.unsqueeze(1)).masked_fill(~self.legal[wave], -torch.inf)
+            values[wave] = wanted.amax(dim=1) * sign
             for role, policy in policies.items():
                 values[wave] = torch.where(mover == role, (policy[wave] * outcomes).sum(dim=1), values[wave])
         return values
@@ -97,83 +63,65 @@ class Positions:
         """Return the mean over the starts of what each position is worth, float64 (N,)."""
         return float(values[self.starts].mean())
 
+    def find(self, state: State) -> Tensor:
+        """Return the numbers of states, int64 (B,); -1 for one that no game reaches."""
+        return torch.from_numpy(_found(_keys(state), self.keys, self.numbers)).to(self.mover.device)
+
+
+def _keys(state: State) -> np.ndarray:
+    """Return the bytes of each state as one value: (B,)."""
+    rows = [state[name].unsqueeze(1).flatten(1).cpu().contiguous().view(torch.uint8) for name in sorted(state)]
+    joined = torch.cat(rows, dim=1).numpy()
+    return joined.view(f"V{joined.shape[1]}")[:, 0]
+
+
+def _found(keys: np.ndarray, known: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    at = known.searchsorted(keys).clip(max=len(known) - 1)
+    return np.where(known[at] == keys, numbers[at], -1)
+
 
 @lru_cache(maxsize=2)  # a player in both seats, and an evaluation of it, ask for the same
 def positions_of(game: Game, max_positions: int) -> Positions:
     """Enumerate the positions of a game, layer by layer from its starts.
 
-    Raises ConfigError for a game without `num_starts`, with more than `max_positions`, or in which roles do not decide
-    one at a time, rewards do not sum to 0, random numbers matter, or positions recur.
+    Raises ConfigError for a game without `num_starts`, with more than `max_positions`, in which roles do not decide one
+    at a time, rewards do not sum to 0, random numbers matter, or positions recur.
     """
-    starts = starts_of(game, max_positions)
+    reached = starts_of(game, max_positions)
     assert isinstance(game, TensorGame)
-    states = StateNumbers()
-    start_numbers, rows = states.add(starts)
-    state = {name: value[rows.to(game.device)] for name, value in starts.items()}
-    over = ~game.deciding(state).any(dim=1)
-    layers = []
-    while len(over):
-        mover, legal = _decisions(game, state, over)
+    most = max(space.num_flags for space in game.action_spaces.values())
+    over, known = ~game.deciding(reached).any(dim=1), _keys(reached)[:0]
+    layers, links = [], []
+    while True:
+        links.append(_keys(reached))
+        keys, rows = np.unique(links[-1], return_index=True)
+        is_new = ~np.isin(keys, known, assume_unique=True)
+        known, new = np.concatenate([known, keys[is_new]]), torch.from_numpy(rows[is_new]).to(game.device)
+        if not len(new):
+            break
+        if len(known) > max_positions:
+            raise refusal(f"at most max_positions = {max_positions:,} positions", f"{len(known):,} or more")
+        state, over = {name: value[new] for name, value in reached.items()}, over[new]
+        deciding = game.deciding(state) & ~over.unsqueeze(1)
+        if bool((deciding.sum(dim=1) != ~over).any()):
+            raise refusal("a game in which exactly one role decides at a time", "positions with none or several")
+        mover, legal = torch.where(over, OVER, deciding[:, 1].long()), deciding.new_zeros(len(new), most)
+        for number, role in enumerate(game.roles):
+            legal[:, : game.action_spaces[role].num_flags] |= game.legal(state, role) & (mover == number).unsqueeze(1)
         place, action = legal.nonzero(as_tuple=True)
-        actions = {role: action.clamp(max=_num_actions(game, role) - 1) for role in game.roles}
-        after, rewards, terminated, truncated = played(game, {k: v[place] for k, v in state.items()}, actions)
-        numbers, rows = (found.to(game.device) for found in states.add(after))
-        if (num := len(states.keys)) > max_positions:
-            raise refusal(f"at most max_positions = {max_positions:,} positions", f"{num:,} or more")
-        child, reward = torch.zeros_like(legal, dtype=torch.int64), torch.zeros_like(legal, dtype=torch.float64)
-        child[place, action], reward[place, action] = numbers, rewards[:, 0].double()
-        layers.append((state, mover, legal, child, reward))
-        state, over = {k: v[rows] for k, v in after.items()}, (terminated.all(dim=1) | truncated)[rows]
-    parts, *columns = zip(*layers, strict=True)
-    mover, legal, child, reward = map(torch.cat, columns)
-    state = {name: torch.cat([part[name] for part in parts]) for name in starts}
-    begun = start_numbers.to(game.device)
-    begun = begun[mover[begun] != OVER]
-    return Positions(states, state, mover, legal, child, reward, begun, _waves(mover, legal, child))
-
-
-def starts_of(game: Game, most: int) -> State:
-    """Return the starts of a game that can be enumerated. Raises ConfigError for another one, or more starts."""
-    if not isinstance(game, TensorGame) or game.num_starts is None or not game.fully_observable:
-        raise refusal("a game whose positions can be enumerated (TensorGame.num_starts)", type(game).__name__)
-    if len(game.roles) != 2 or not all(isinstance(space, Discrete) for space in game.action_spaces.values()):
-        raise refusal("a game of two roles with Discrete actions", f"{', '.join(game.roles)}: {game.action_spaces}")
-    if game.num_starts > most:
-        raise refusal(f"at most max_positions = {most:,} positions", f"{game.num_starts:,} starts")
-    numbers = torch.arange(game.num_starts, device=game.device)
-    return game.numbered_starts(numbers)
-
-
-def played(game: TensorGame, state: State, actions: dict[str, Tensor]) -> Moved:
-    """Play one move. Raises ConfigError if random numbers matter, or rewards do not sum to 0."""
-    keys = torch.zeros_like(actions[game.roles[0]])
-    moved, again = (game.transition(dict(state), actions, keys + number) for number in range(2))
-    tensors, others = ([*found[0].values(), *found[1:]] for found in (moved, again))
-    if not all(map(torch.equal, tensors, others)):
-        raise refusal("moves that depend on no random number", "others")
-    if len(uneven := moved[1][moved[1].sum(dim=1) != 0]):
-        raise refusal("a zero-sum game, whose rewards sum to 0", f"the rewards {uneven[0].tolist()}")
-    return moved
-
-
-def refusal(expected: str, got: str) -> ConfigError:
-    return ConfigError.at("", f"expected {expected}, got {got}")
-
-
-def _num_actions(game: TensorGame, role: str) -> int:
-    return game.action_spaces[role].num_flags
-
-
-def _decisions(game: TensorGame, state: State, over: Tensor) -> tuple[Tensor, Tensor]:
-    """Return who decides, int64 (B,), and the legal actions, bool (B, A); OVER and none where the game is over."""
-    deciding = game.deciding(state) & ~over.unsqueeze(1)
-    if bool((deciding.sum(dim=1) != ~over).any()):
-        raise refusal("a game in which exactly one role decides at a time", "positions with none or several")
-    flags = [game.legal(state, role) for role in game.roles]
-    most = max(each.shape[1] for each in flags)
-    first, second = (torch.nn.functional.pad(each, (0, most - each.shape[1])) for each in flags)
-    mover = torch.where(over, OVER, deciding.to(torch.int8).argmax(dim=1))
-    return mover, torch.where(deciding[:, :1], first, second) & ~over.unsqueeze(1)
+        actions = {role: action.clamp(max=space.num_flags - 1) for role, space in game.action_spaces.items()}
+        reached, rewards, terminated, truncated = played(game, {k: v[place] for k, v in state.items()}, actions)
+        over = terminated.all(dim=1) | truncated
+        layers.append((state, mover, legal, rewards[:, 0].double()))
+    states, movers, masks, gains = zip(*layers, strict=True)
+    state = {name: torch.cat([each[name] for each in states]) for name in reached}
+    mover, legal, order = torch.cat(movers), torch.cat(masks), known.argsort()
+    numbers = _found(np.concatenate(links), known[order], order)
+    starts, children = torch.from_numpy(numbers).to(game.device).tensor_split([len(links[0])])
+    child, reward = torch.zeros_like(legal, dtype=torch.int64), torch.zeros_like(legal, dtype=torch.float64)
+    child[legal], reward[legal] = children, torch.cat(gains)
+    starts = starts[mover[starts] != OVER]
+    return Positions(state, mover, legal, child, reward, starts, _waves(mover, legal, child), known[order], order)
 
 
 def _waves(mover: Tensor, legal: Tensor, child: Tensor) -> list[Tensor]:
@@ -186,3 +134,29 @@ def _waves(mover: Tensor, legal: Tensor, child: Tensor) -> list[Tensor]:
         solved[waves[-1]] = True
         left = left[~is_ready]
     return waves
+
+
+def starts_of(game: Game, most: int) -> State:
+    """Return the starts of a game that can be enumerated. Raises ConfigError for another one, or for more starts."""
+    if not isinstance(game, TensorGame) or game.num_starts is None or not game.fully_observable:
+        raise refusal("a game whose positions can be enumerated (TensorGame.num_starts)", type(game).__name__)
+    if len(game.roles) != 2 or not all(isinstance(space, Discrete) for space in game.action_spaces.values()):
+        raise refusal("a game of two roles with Discrete actions", f"{game.action_spaces}")
+    if game.num_starts > most:
+        raise refusal(f"at most max_positions = {most:,} positions", f"{game.num_starts:,} starts")
+    return game.numbered_starts(torch.arange(game.num_starts, device=game.device))
+
+
+def played(game: TensorGame, state: State, actions: dict[str, Tensor]) -> Moved:
+    """Play one move. Raises ConfigError if random numbers matter, or rewards do not sum to 0."""
+    keys = torch.zeros_like(actions[game.roles[0]])
+    moved, again = (game.transition(dict(state), actions, keys + number) for number in range(2))
+    if not all(map(torch.equal, [*moved[0].values(), *moved[1:]], [*again[0].values(), *again[1:]])):
+        raise refusal("moves that depend on no random number", "others")
+    if len(uneven := moved[1][moved[1].sum(dim=1) != 0]):
+        raise refusal("a zero-sum game, whose rewards sum to 0", f"the rewards {uneven[0].tolist()}")
+    return moved
+
+
+def refusal(expected: str, got: str) -> ConfigError:
+    return ConfigError.at("", f"expected {expected}, got {got}")

@@ -165,13 +165,10 @@ class OptimalPolicy(ScriptedPolicy):
         self.best = self.positions.best()
 
     def choose(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor) -> Tensor:
-        return random_choice(keys, self._best(view, legal))
+        return random_choice(keys, self.probabilities(view, legal) > 0)
 
     def probabilities(self, view: Mapping[str, Tensor], legal: Tensor) -> Tensor:
-        return uniform(self._best(view, legal))
-
-    def _best(self, view: Mapping[str, Tensor], legal: Tensor) -> Tensor:
-        numbers = self.positions.states.find(dict(view)).to(legal.device)
+        numbers = self.positions.find(dict(view))
         if bool((numbers < 0).any()):
             raise IllegalMove("expected positions that the game reaches from its starts for 'optimal', got another one")
-        return self.best[numbers, : legal.shape[1]] & legal
+        return uniform(self.best[numbers, : legal.shape[1]] & legal)

@@ -13,13 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from palestra.recording.results import path_of_pair
+from palestra.recording.results import RATINGS, path_of_pair
 from palestra.storage.disk import Folder
 from palestra.storage.manifest import BEGUN, Manifest
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.stored_files import CheckpointError
-
-RATINGS = ("ratings", "overall_ratings")  # in the record of an evaluation
 
 Status = Literal["running", "complete", "failed", "interrupted"]
 Param = bool | int | float | str | None

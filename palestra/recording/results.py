@@ -22,6 +22,7 @@ class Seat(NamedTuple):
 
 
 UNKNOWN = Estimate.of(None)
+RATINGS = ("overall_ratings", "ratings")  # in the record of an evaluation
 
 
 @dataclass(frozen=True)
@@ -270,6 +271,26 @@ def as_float(value: object) -> float:
         return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         return math.nan
+
+
+def ratings_of(record: Mapping[str, Any]) -> dict[tuple[str, str], Estimate]:
+    """Read the ratings in the record of an evaluation by role and player, over both roles first, the best ones first.
+
+    Entries that are none are left out.
+    """
+    overall, by_role = (value if isinstance(value := record.get(key), Mapping) else {} for key in RATINGS)
+    found: dict[tuple[str, str], Estimate] = {}
+    for role, rated in {"both": overall.get("players"), "lead": overall.get("roles"), **by_role}.items():
+        each = {player: _rating(value) for player, value in rated.items()} if isinstance(rated, Mapping) else {}
+        best_first = sorted(each.items(), key=lambda item: -item[1].value)
+        found |= {(role, player): rating for player, rating in best_first if math.isfinite(rating.value)}
+    return found
+
+
+def _rating(value: object) -> Estimate:
+    if isinstance(value, Mapping):
+        return Estimate(*(as_float(value.get(key)) for key in ("rating", "low", "high")))
+    return Estimate.of(as_float(value))
 
 
 def count_text(value: object) -> str:

@@ -12,8 +12,10 @@ from palestra.recording.results import (
     Seat,
     as_float,
     counted_by,
+    interval_text,
     names_of_pairing,
     num_text,
+    ratings_of,
     score_text,
 )
 from palestra.report.blocks import Block, Cell, Heading, Note, Section, Table, count, number, scored
@@ -97,7 +99,7 @@ def _evaluation(group: Group, name: str, standings: Mapping[Seats, list[Standing
     counts = {seats: sum(count_in(each.raw, "overflow") for each in found) for seats, found in standings.items()}
     if overflown := ", ".join(f"{n:,} games of {pairing_text(seats)}" for seats, n in counts.items() if n):
         yield Note(f"Cut off because numbers grew too large for exact play: {overflown}.")
-    yield from filter(None, (_cross_table(standings), _overall_ratings(group, name), _ratings(group, name)))
+    yield from filter(None, (_cross_table(standings), _ratings(group, name)))
 
 
 def _head_of_one(examples: Sequence[PairResult], before: bool) -> list[str]:
@@ -200,43 +202,18 @@ def _player_text(seat: Seat) -> str:
 
 def _ratings(group: Group, name: str) -> Table | None:
     """Make a table of the ratings in each run's last evaluation that has them, as means over the runs."""
-    found: dict[tuple[str, str], list[float]] = {}
-    for last in _last_ratings(group, name, "ratings"):
-        for role, players in last.items():
-            for player, rating in players.items() if isinstance(players, Mapping) else ():
-                if math.isfinite(as_float(rating)):
-                    found.setdefault((role, player), []).append(as_float(rating))
+    found: dict[tuple[str, str], list[Estimate]] = {}
+    for run in group.runs:
+        by_time = [ratings for each in run.results(name) if (ratings := ratings_of(each.record))]
+        for seat, rating in by_time[-1].items() if by_time else ():
+            found.setdefault(seat, []).append(rating)
     if not found:
         return None
-    ranked = sorted(found.items(), key=lambda item: (item[0][0], -fmean(item[1])))
+    scores = {seat: mean_score(ratings) for seat, ratings in found.items()}
+    roles = list(dict.fromkeys(role for role, _ in scores))
     rows = [
-        [Cell(player), Cell(role), Cell(f"{fmean(ratings):+.0f}", fmean(ratings))] for (role, player), ratings in ranked
+        [Cell(player), Cell(role), Cell(f"{each.value:+.0f}", each.value, interval_text(each))]
+        for (role, player), each in sorted(scores.items(), key=lambda item: (roles.index(item[0][0]), -item[1].value))
     ]
     caption = "Ratings on the scale of Elo, the mean of all being 0: 400 points are odds of ten to one."
     return Table(caption, ["player", "role", "rating"], rows)
-
-
-def _last_ratings(group: Group, name: str, key: str) -> Iterator[Mapping[str, Any]]:
-    """Yield the last ratings of an evaluation in each run that has some."""
-    for run in group.runs:
-        by_time = [each.record.get(key) for each in run.results(name)]
-        yield from [ratings for ratings in by_time if isinstance(ratings, Mapping)][-1:]
-
-
-def _overall_ratings(group: Group, name: str) -> Table | None:
-    """Make a table of the ratings over both roles: of one run with its intervals, of several as means."""
-    found: dict[tuple[str, str], list[Estimate]] = {}
-    for last in _last_ratings(group, name, "overall_ratings"):
-        for kind, rated in last.items():
-            for who, each in rated.items() if isinstance(rated, Mapping) else ():
-                ends = (as_float(under(each, key)) for key in ("rating", "low", "high"))
-                found.setdefault((kind, who), []).append(Estimate(*ends))
-    if not found:
-        return None
-    ranked = sorted(found.items(), key=lambda item: (item[0][0], -mean_score(item[1]).value))
-    rows = [
-        [Cell(who if kind == "players" else f"lead of the role {who}"), scored(mean_score(each))]
-        for (kind, who), each in ranked
-    ]
-    caption = "Ratings over both roles on the scale of Elo, with 95% intervals: 400 points are odds of ten to one."
-    return Table(caption, ["player", "rating"], rows)

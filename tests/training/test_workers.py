@@ -47,7 +47,7 @@ from tests.training.test_stages import Twice
 
 Data = dict[str, Any]
 MakeConfig = Callable[..., Data]
-ANSWERED = ("evaluation", "roles", "declared_scores", "pairs", "ratings")
+ANSWERED = ("evaluation", "roles", "declared_scores", "pairs", "ratings", "overall_ratings")
 FAKE = Path(__file__).with_name("fake_evaluator.py")
 ROOT = Path(__file__).parent.parent.parent
 EVALUATORS: Data = {

@@ -9,7 +9,6 @@ import torch
 from palestra.config import below
 from palestra.data.columns import require_same_files
 from palestra.evaluation.evaluator import Games, Watch
-from palestra.evaluation.ratings import rate
 from palestra.kinds.text.rollout_files import packed
 from palestra.randomness import base_key, fold_number, world_keys
 from palestra.run.evaluating import PLAYED
@@ -89,7 +88,7 @@ class TextEvaluations:
             num_over += num
         declared = [asdict(score) for score in text_scores(protocol)]
         said = {"evaluation": name, "roles": list(protocol.roles), "declared_scores": declared}
-        return said | {"counted": self.counted, "pairs": pairs, "ratings": rate(pairs), PLAYED: packed(Rollouts(rows))}
+        return said | {"counted": self.counted, "pairs": pairs, "ratings": None, PLAYED: packed(Rollouts(rows))}
 
     def _key(self, name: str) -> int:
         seed = self.configs[name].seed

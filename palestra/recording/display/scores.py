@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rich.console import Console, Group, RenderableType
 from rich.measure import Measurement
@@ -23,6 +23,7 @@ from palestra.recording.results import (
     sparkline,
     standings,
 )
+from palestra.runtime.scores import Estimate
 
 
 def score_table(evaluations: Sequence[Evaluation], width: int, num_rows: int) -> RenderableType:
@@ -52,22 +53,14 @@ def score_table(evaluations: Sequence[Evaluation], width: int, num_rows: int) ->
     return Group(Text(title, style="dim", no_wrap=True, overflow="ellipsis"), table)
 
 
-def ratings_table(record: Mapping[str, Any]) -> RenderableType:
-    """Draw the ratings in an evaluation's record, the best player first: over both roles, and of each role."""
+def ratings_table(ratings: Mapping[tuple[str, str], Estimate]) -> RenderableType:
+    """Draw the ratings of an evaluation, by role and player, in their order."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for heading in ("player", "role", "rating", "95% interval"):
         table.add_column(heading, justify="left" if heading in ("player", "role") else "right", no_wrap=True)
-    overall = record["overall_ratings"] or {"players": {}, "roles": {}}
-    rated = sorted(overall["players"].items(), key=lambda item: -item[1]["rating"])
-    for name, role, each in [
-        *((printable(player), "both", rating) for player, rating in rated),
-        *(("(lead of the role)", printable(role), lead) for role, lead in overall["roles"].items()),
-    ]:
-        interval = "" if each["low"] is None else f"{each['low']:+.0f} to {each['high']:+.0f}"
-        table.add_row(Text(name), Text(role), f"{each['rating']:+.0f}", interval)
-    for role, players in (record["ratings"] or {}).items():
-        for player, rating in sorted(players.items(), key=lambda item: -item[1]):
-            table.add_row(Text(printable(player)), Text(printable(role)), f"{rating:+.0f}", "")
+    for (role, player), each in ratings.items():
+        interval = "" if math.isnan(each.low) else f"{each.low:+.0f} to {each.high:+.0f}"
+        table.add_row(Text(printable(player)), Text(printable(role)), f"{each.value:+.0f}", interval)
     return Group(Text("ratings on the scale of Elo: 400 points are odds of ten to one", style="dim"), table)
 
 
