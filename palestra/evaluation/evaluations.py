@@ -99,7 +99,17 @@ class Evaluations:
 
     def _exploit(self, name: str, config: ExploitabilityConfig) -> dict[str, float]:
         policies = self._policies(name, config.roles)
-        return self.exploitability[name].scores({role: [(1.0, policy)] for role, policy in policies.items()})
+        seats: dict[str, list[tuple[float, Policy]]] = {}
+        for role, policy in policies.items():
+            seats[role] = [(1.0, policy)]
+            if isinstance(policy, PastPolicy):
+                if self.exploitability[name].positions is not None:
+                    got = f"got {config.roles[role]!r}, past selves"
+                    raise ConfigError.at(role, f"expected one player, because games have more than one round, {got}")
+                mixture: list[Policy] = [policy.past_self(each) for each in policy.kept]
+                mixture = mixture or [policy.make(policy.game, role).policy(explore=False)]  # before the first copy
+                seats[role] = [(1.0 / len(mixture), each) for each in mixture]
+        return self.exploitability[name].scores(seats)
 
     def _held_out(self, game: Game) -> Game:
         """Return the game of evaluations, whose observations are transformed as in the run's game.

@@ -86,12 +86,20 @@ class PastSelf:
         return self
 
     def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
-        policy, state = self.policy, dict(view)
-        assert policy is not None
+        assert self.policy is not None
+        return self.policy.act(self._seen(view), legal, keys, memory)
+
+    def probabilities(self, view: Mapping[str, Tensor], legal: Tensor) -> Tensor | None:
+        """Return the probabilities of its actions, (B, A); None if it tells none."""
+        told: Tensor | None = getattr(self.policy, "probabilities", lambda view, legal: None)(self._seen(view), legal)
+        return told
+
+    def _seen(self, view: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        state = dict(view)
         seen = self.game.transformed(self.role, self.game.observe(state, self.role))
-        if policy.observes == "with_critics":
+        if self.policy is not None and self.policy.observes == "with_critics":
             seen |= self.game.observe_for_critics(state, self.role)
-        return policy.act(seen, legal, keys, memory)
+        return seen
 
 
 class PastPolicy:
