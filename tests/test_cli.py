@@ -218,9 +218,9 @@ def test_several_errors_of_a_file_are_told_at_once_one_per_line(make_config: Mak
         ("num_worlds=[1", "num_worlds: invalid YAML"),
         (
             "game.name=chess",
-            "game.name: expected one of 'spaces', 'harvest', 'cartpole', 'polyhedra', 'acrobot', 'dialogue', "
-            "'pendulum', 'gymnasium', 'mountain_car', 'nim', 'matrix', or a class of your own as "
-            "'package.module:Class', got 'chess'\n",
+            "game.name: expected one of 'spaces', 'harvest', 'cartpole', 'polyhedra', 'tic_tac_toe', 'connect_four', "
+            "'acrobot', 'dialogue', 'pendulum', 'gymnasium', 'mountain_car', 'nim', 'matrix', or a class of your own "
+            "as 'package.module:Class', got 'chess'\n",
         ),
         (
             "players.host.algorithm.name=dpn",

@@ -33,3 +33,22 @@ def test_three_seeds_of_the_shipped_config_beat_the_plain_players_and_zeillinger
             assert rho["host", agent] > rho[host, agent]
     assert rho["random", "agent"] <= 0.02
     assert rho["host", "greedy"] > 0.02 > before["host", "greedy"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "num_opt_steps"), [("ppo-connect_four", 1600), ("dqn-connect_four", 5000)])
+def test_a_quarter_of_the_shipped_training_beats_random_play_at_connect_four_in_both_seats(
+    name: str, num_opt_steps: int, tmp_path: Path
+) -> None:
+    overrides = ("output.display=quiet", f"stop.after={num_opt_steps}")
+    palestra.Trainer(ROOT / "configs" / f"{name}.yml", run=tmp_path / "run", overrides=overrides).fit()
+    record = [r for r in read_records(tmp_path / "run" / "records.jsonl") if r["kind"] == "evaluation"][-1]
+    won = {
+        role: pair["won"][role]
+        for pair in record["pairs"]
+        if "random" in pair["players"].values()
+        for role, who in pair["players"].items()
+        if who == "player"
+    }
+    assert set(won) == {"first", "second"}
+    assert min(won.values()) > 0.93
