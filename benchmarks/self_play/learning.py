@@ -6,14 +6,13 @@ Each run that is finished in the folder is read, not trained again; one that is 
 """
 
 import argparse
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from benchmarks.learning import read_seeds
 from benchmarks.measuring import ROOT, tell_table
@@ -160,7 +159,7 @@ def trained(folder: Path, name: str, seed: int) -> RunData:
         config = WORKS[name][0]() | {"seed": seed}
         config["output"] |= {"recorders": [], "display": "quiet"}
         file = run.with_suffix(".yml")
-        file.write_text(yaml.safe_dump(config, sort_keys=False))
+        file.write_text(json.dumps(config))
         words = ["train", file, "--run", run]
     command = [sys.executable, "-m", "palestra", *map(str, words)]
     subprocess.run(command, cwd=ROOT, env=os.environ | THREADS, check=True, stdout=subprocess.DEVNULL)

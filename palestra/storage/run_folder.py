@@ -128,19 +128,8 @@ class WaysOn:
 FAILURE, OWNER, UNFILED, JOBS = "failure.txt", "owner.json", "unfiled", "jobs.jsonl"
 LARGE_FOLDERS = ("checkpoints", "buffers")
 OUR_FOLDERS = (
-    *(
-        *LARGE_FOLDERS,
-        "evaluations",
-        "analyses",
-        "media",
-        "players",
-        "prompts",
-        "past",
-        "rollouts",
-        "learned",
-        "transcripts",
-    ),
-    *("calls", "ranks", "actors", "export", "tensorboard", "csv", "wandb", "mlflow", "trackio"),
+    *(*LARGE_FOLDERS, "evaluations", "analyses", "media", "players", "prompts", "rollouts", "learned", "transcripts"),
+    *("past", "calls", "ranks", "actors", "export", "tensorboard", "csv", "wandb", "mlflow", "trackio"),
 )
 OUR_FILES = (
     *("lock", "config.yml", "run.json", "records.jsonl", "changes.jsonl", JOBS, UNFILED),
