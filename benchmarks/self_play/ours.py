@@ -18,7 +18,7 @@ from palestra import make_trainer
 from palestra.config import load_yaml
 from palestra.games import make_game
 from palestra.games.game import TensorGame
-from palestra.kinds.games.seating import seat_players
+from palestra.kinds.games.seating import Met
 from palestra.players import make_script
 from palestra.rollouts.fused import FusedGame
 
@@ -53,13 +53,15 @@ def player_and_past_selves(run: Path, work: Work) -> Callable[[], object]:
         config["players"]["player"]["meets"] = meets
     trainer: Any = make_trainer(config, run=run)
     player, seating = trainer.players["player"], trainer.seating
-    if seating is not None:
+    if work["num_past_selves"]:
         copy = {"player": player.acting_state(), "game": trainer.game.state_dict()}
         seating.past["past"].kept.update(dict.fromkeys(range(work["num_past_selves"]), copy))
-        seating.draw(["past"], lambda what, value: [value])
+        for number, (block, seated) in enumerate(zip(seating.blocks["player"], seating.seated["player"], strict=True)):
+            for role, shares in block.shares.items():
+                seated[role] = seating.drawn("player", Met(number, role), len(shares), {})
 
     def play() -> None:
-        seat_players(trainer.fused_game, trainer.parts, seating, "player", player.worlds, 0)
+        seating.seat(trainer.fused_game, "player", player.worlds, 0)
         trainer.fused_game.collect(player.worlds, trainer.game.roles, ROUNDS_PER_CALL)
 
     return play

@@ -17,15 +17,12 @@ from palestra.games.policy import Decision, Memory, Observes, Policy
 from palestra.players.player import Player
 from palestra.randomness import fold
 
-Score = tuple[float, float]
-"""contests that the learning player has had with a past self, and how many of them it has won"""
-
 
 class UniformChoiceConfig(Config):
     name: Literal["uniform"]
     """each past self with the same probability"""
 
-    def weight(self, score: Score) -> float:
+    def weight(self, contests: float, won: float) -> float:
         return 1.0
 
 
@@ -41,9 +38,10 @@ class PrioritizedChoiceConfig(Config):
     prior_games: PositiveFloat
     """contests that count as had before the first one, half of them lost"""
 
-    def weight(self, score: Score) -> float:
-        num, won = score
-        return math.pow((num - won + 0.5 * self.prior_games) / (num + self.prior_games), self.power)
+    def weight(self, contests: float, won: float) -> float:
+        """Return a number proportional to the probability of a past self, by the contests of the player with it."""
+        lost = (contests - won + 0.5 * self.prior_games) / (contests + self.prior_games)
+        return math.pow(lost, self.power)
 
 
 class PastPlayerConfig(Config):

@@ -23,7 +23,7 @@ from palestra.games.info import InfoFields
 from palestra.games.world import EnvironmentFailed, EnvironmentWorld
 from palestra.kinds.games.config import RunConfig
 from palestra.kinds.games.parts import Parts, build_parts
-from palestra.kinds.games.seating import Seating, play_stream, seat_players
+from palestra.kinds.games.seating import Seating, play_stream
 from palestra.recording.aggregates import Aggregates
 from palestra.rollouts import fuse
 from palestra.rollouts.played import NUM_RECENT, PlayedGame, RunningGames
@@ -43,11 +43,10 @@ class ActorsLost(Exception):
     """A process of actors has failed, or was lost too often. The message says why."""
 
 
-def snapshot_of(parts: Parts, seating: Seating | None) -> dict[str, Any]:
+def snapshot_of(parts: Parts, seating: Seating) -> dict[str, Any]:
     """Return what actors play by: of all players that learn, the game, and past selves that sit, as they are now."""
     players = {player.name: player.acting_state() for player in parts.learners}
-    seats = None if seating is None else seating.snapshot()
-    return copied({"players": players, "game": parts.game.state_dict()}) | {"seats": seats}
+    return copied({"players": players, "game": parts.game.state_dict()}) | seating.snapshot()
 
 
 def notes_of_lag(config: RunConfig, algorithm: Any) -> Iterator[str]:
@@ -86,7 +85,7 @@ class Actors:
 
     def __init__(self, parts: Parts) -> None:
         self.parts, self.fused_game = parts, fuse(parts.game)
-        self.seating = Seating(parts) if parts.config.has_meetings() else None
+        self.seating = Seating(parts)
         self.worlds: dict[tuple[str, int], Any] = {}
         self.info: dict[tuple[str, int], InfoFields] = {}
         for each in parts.game.statistics():
@@ -101,8 +100,7 @@ class Actors:
         for name, state in request.snapshot["players"].items():
             own = state | {"acting": copied(state["acting"])}  # an algorithm may write into it
             self.parts.players[name].load_acting_state(own)
-        if self.seating is not None:
-            self.seating.load_snapshot(request.snapshot["seats"])
+        self.seating.load_snapshot(request.snapshot)
         states = [None] * len(request.firsts) if request.states is None else request.states
         return [self._play(request, *each) for each in zip(request.firsts, states, strict=True)]
 
@@ -119,7 +117,7 @@ class Actors:
             self._begin(place, request.num_worlds)
         worlds = self.worlds[place]
         learner = next((each.name for each in parts.learners if play_stream(each.name) == request.stream), "")
-        seat_players(self.fused_game, parts, self.seating, learner, worlds, first)
+        self.seating.seat(self.fused_game, learner, worlds, first)
         by_role = self.fused_game.collect(worlds, request.roles, request.num_rounds)
         answer = {
             "rows": {role: dict(vars(rows)) for role, rows in by_role.items()},

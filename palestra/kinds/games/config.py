@@ -34,15 +34,15 @@ from palestra.config.errors import typed
 from palestra.evaluation.config import AnyEvaluationConfig, EvaluationConfig, evaluation_errors
 from palestra.evaluation.measures import GameMeasures
 from palestra.games import AnyGameConfig, GameConfig
-from palestra.kinds.games.meetings import MeetingConfig, meeting_errors, meetings_in_words
+from palestra.kinds.games.meetings import MeetingConfig, meeting_errors, meetings_in_words, seat_errors
 from palestra.models.sources import BodyStartConfig
-from palestra.players import SCRIPTED, FromRunConfig, WarmStartConfig, own_script_model, script_error, scripts_in
+from palestra.players import SCRIPTED, FromRunConfig, WarmStartConfig, own_script_model, scripts_in
 from palestra.players.past import PastPlayerConfig
 from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.players.seated_models import SeatedModelConfig
 from palestra.players.torch_modules import TorchModuleConfig
 from palestra.players.updates import AnyUpdatesConfig, idle_epoch
-from palestra.run.base import EvaluatedRunConfig, TrainingClass, algorithms_of, of_this_file, player_name_errors
+from palestra.run.base import EvaluatedRunConfig, TrainingClass, algorithms_of, player_name_errors
 from palestra.run.sections import ExecutionConfig, OutputConfig, ProcessesConfig
 
 AnyAlgorithm = Annotated[
@@ -320,11 +320,6 @@ class RunConfig(EvaluatedRunConfig):
             of_roles += [pairing for evaluation in self.evaluations for pairing in evaluation.pairings]
         return [role for role in roles if any(pairing.get(role) == player for pairing in of_roles)]
 
-    def has_meetings(self) -> bool:
-        """Whether a player says whom it meets, or past selves are kept."""
-        past = any(isinstance(each, PastPlayerConfig) for each in self.players.values())
-        return past or any(self.meets_of(name) for name in self.learners())
-
     def meets_of(self, player: str) -> Sequence[MeetingConfig]:
         """Who meets whom in the worlds of a learning player; nothing if those sit there whom `roles` names."""
         return self.players[player].meets or ()  # type: ignore[union-attr]
@@ -407,19 +402,7 @@ class RunConfig(EvaluatedRunConfig):
             yield ConfigErrorItem(key, message)
 
     def _role_errors(self, roles: Sequence[str]) -> Iterator[ConfigErrorItem]:
-        expected = of_this_file("a player", self.players)
-        for role in roles:
-            if role not in self.roles:
-                yield ConfigErrorItem(f"roles.{role}", f"{expected}, but the key is missing")
-        for role, player in self.roles.items():
-            config = self.players.get(player)
-            if role not in roles:
-                yield ConfigErrorItem(f"roles.{role}", f"unknown key; the roles of the game are {', '.join(roles)}")
-            elif config is None:
-                message = f"{expected}, got {player!r}; a new one needs players.{player}"
-                yield ConfigErrorItem(f"roles.{role}", message)
-            elif isinstance(config, ScriptedPlayerConfig) and (fault := script_error(config, self.game, role)):
-                yield ConfigErrorItem(f"players.{player}.scripted", fault)
+        yield from seat_errors(self, roles, "roles", self.roles)
         for player in self.players:
             if not self.seats(player, roles):
                 message = "expected a player that sits in a role, or one that does not learn and plays in a pairing"

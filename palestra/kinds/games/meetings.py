@@ -35,6 +35,10 @@ class Block(NamedTuple):
     worlds: range
     shares: Mapping[str, Sequence[range]]
 
+    def places(self) -> list[tuple[str, range]]:
+        """Return its worlds, under the role "", and those of each past self, under the role in which it sits."""
+        return [("", self.worlds), *((role, each) for role, shares in self.shares.items() for each in shares)]
+
 
 def blocks_of(learner: str, meets: Sequence[MeetingConfig], num_worlds: int, players: Mapping[str, Any]) -> list[Block]:
     """Divide the worlds of a learning player, in the order of its pairings. players: their configs, by name."""
@@ -90,10 +94,6 @@ def meeting_errors(config: Any, roles: Sequence[str]) -> Iterator[ConfigErrorIte
             if isinstance(player.choice, PrioritizedChoiceConfig) and len(roles) != 2:
                 expected = f"expected 'uniform' in a game of {len(roles)} roles, in which nobody wins against another"
                 yield ConfigErrorItem(f"{at}.choice.name", f"{expected}, got 'prioritized'")
-    for role, name in config.roles.items():
-        if isinstance(config.players.get(name), PastPlayerConfig):
-            expected = "expected a player that is now (past selves sit in pairings of `meets` and of evaluations)"
-            yield ConfigErrorItem(f"roles.{role}", f"{expected}, got {name!r}")
     for name in learners:
         if (meets := config.players[name].meets) is not None:
             yield from _meets_errors(config, roles, name, meets)
@@ -112,7 +112,10 @@ def _meets_errors(
         yield ConfigErrorItem(at, f"expected null {reason}, got a list")
         return
     for number, each in enumerate(meets):
-        yield from _pairing_errors(config, roles, learner, f"{at}.{number}.pairing", each.pairing)
+        place, sitters = f"{at}.{number}.pairing", each.pairing.values()
+        yield from seat_errors(config, roles, place, each.pairing)
+        if learner not in sitters:
+            yield ConfigErrorItem(place, f"expected {learner!r} in one of its roles, got {', '.join(sitters)}")
     named = Counter(block_name(learner, each.pairing) for each in meets)
     for twice in [name for name, count in named.items() if count > 1]:
         yield ConfigErrorItem(at, f"expected each pairing once, with the whole of its share, got {twice} twice")
@@ -133,21 +136,21 @@ def _meets_errors(
                 yield ConfigErrorItem(f"{at}.{number}.share", f"{least}, got {each.share:g} ({round(size)} worlds)")
 
 
-def _pairing_errors(
-    config: Any, roles: Sequence[str], learner: str, at: str, pairing: Mapping[str, str]
-) -> Iterator[ConfigErrorItem]:
+def seat_errors(config: Any, roles: Sequence[str], at: str, seats: Mapping[str, str]) -> Iterator[ConfigErrorItem]:
+    """Give the faults of a mapping that names a player of the file for every role. at: its path."""
+    expected = of_this_file("a player", config.players)
     for role in roles:
-        if role not in pairing:
-            expected = of_this_file("a player", config.players)
+        if role not in seats:
             yield ConfigErrorItem(f"{at}.{role}", f"{expected}, but the key is missing")
-    for role, name in pairing.items():
-        player = config.players.get(name)
+    for role, name in seats.items():
+        player, place, fault = config.players.get(name), f"{at}.{role}", None
         if role not in roles:
-            yield ConfigErrorItem(f"{at}.{role}", f"unknown key; the roles of the game are {', '.join(roles)}")
+            fault = f"unknown key; the roles of the game are {', '.join(roles)}"
         elif player is None:
-            expected = of_this_file("a player", config.players)
-            yield ConfigErrorItem(f"{at}.{role}", f"{expected}, got {name!r}")
-        elif isinstance(player, ScriptedPlayerConfig) and (fault := script_error(player, config.game, role)):
-            yield ConfigErrorItem(f"{at}.{role}", fault)
-    if learner not in pairing.values():
-        yield ConfigErrorItem(at, f"expected {learner!r} in one of its roles, got {', '.join(pairing.values())}")
+            fault = f"{expected}, got {name!r}; a new one needs players.{name}"
+        elif isinstance(player, ScriptedPlayerConfig):
+            place, fault = f"players.{name}.scripted", script_error(player, config.game, role)
+        elif at == "roles" and isinstance(player, PastPlayerConfig):
+            fault = f"expected a player as it is now (past selves sit in pairings), got {name!r}"
+        if fault:
+            yield ConfigErrorItem(place, fault)

@@ -3,7 +3,7 @@
 Letters: B worlds, R roles.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -17,13 +17,12 @@ from palestra.kinds.games.meetings import Block, blocks_of
 from palestra.kinds.games.parts import Parts
 from palestra.players.past import PastPolicy
 from palestra.randomness import base_key, fold_number, random_floats
-from palestra.rollouts.fused import FusedGame, Worlds
 from palestra.rollouts.seated import Results, SeatedPolicy, Sitter
+from palestra.scaling.replica import Replica
 from palestra.storage.stored_files import StoredFile, copied, to_bytes
 
 TALLIES = ("scores", "news")
-Each = Callable[[str, Any], list[Any]]
-"""gives a value of each replica, in their order (palestra.scaling.replica.Replica.each)"""
+NO_CONTESTS = np.zeros(2)
 
 
 class Met(NamedTuple):
@@ -32,6 +31,9 @@ class Met(NamedTuple):
     block: int
     role: str = ""
     past: int | None = None
+
+
+Tally = dict[Met, np.ndarray]
 
 
 def _misfits(parts: Parts) -> Iterator[ConfigErrorItem]:
@@ -52,12 +54,12 @@ def past_of(parts: Parts) -> dict[str, PastPolicy]:
 
 
 class Seating:
-    """Who sits in the worlds of the learning players that say whom they meet, and the copies of past players.
+    """Who sits in the worlds of learning players, and the copies of past players.
 
-    blocks: by learning player. seated: by learning player, block and role, the past selves that sit there, in the order
-    of their shares. files: by past player, the file of each copy. scores: of contests with past selves that are kept,
-    how many there were, and how many were won. news: of games since the last record, their number, contests, contests
-    won, and the sum of returns. Both are those of this replica.
+    blocks: of the learning players that say whom they meet, by their names. seated: by learning player, block and role,
+    the past selves that sit there, in the order of their shares. files: by past player, the file of each copy. scores:
+    of contests with past selves that are kept, how many there were, and how many were won. news: of games since the
+    last record, their number, contests, contests won, and the sum of returns. Both are those of this replica.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -67,137 +69,142 @@ class Seating:
         for player in parts.learners:
             if meets := config.meets_of(player.name):
                 self.blocks[player.name] = blocks_of(player.name, meets, player.num_worlds, config.players)
-        self.seated: dict[str, list[dict[str, list[int]]]] = {
-            name: [{} for _ in blocks] for name, blocks in self.blocks.items()
-        }
+        self.seated = {name: [dict[str, list[int]]() for _ in blocks] for name, blocks in self.blocks.items()}
         self.files: dict[str, dict[int, str]] = {name: {} for name in self.past}
         self.num_copied = dict.fromkeys(self.past, 0)
-        self.scores: dict[str, dict[Met, list[float]]] = {name: {} for name in self.blocks}
-        self.news: dict[str, dict[Met, list[float]]] = {name: {} for name in self.blocks}
+        self.scores: dict[str, Tally] = {name: {} for name in self.blocks}
+        self.news: dict[str, Tally] = {name: {} for name in self.blocks}
 
     # ---- who plays ---------------------------------------------------------------------------------------
 
-    def seat(self, game: FusedGame, learner: str, worlds: Worlds, first: int) -> None:
-        """Let those play in some worlds of a learning player who sit there. first: the number of the first of them."""
-        num, roles, device = len(worlds.keys), self.parts.game.roles, worlds.keys.device
-        own, players = self.parts.players[learner], self.parts.players
+    def seat(self, game: Any, learner: str, worlds: Any, first: int) -> None:
+        """Let those play in worlds of a learning player whom it meets there; else those whom `roles` names.
+
+        learner: its name; "" for worlds that several share. first: the number of the first world.
+        """
+        roles, players = self.parts.game.roles, self.parts.players
+        if learner not in self.blocks:
+            sitters = {role: players[self.parts.config.roles[role]] for role in roles}
+            game.policies = {role: sitter.policy(sitter.learning, role) for role, sitter in sitters.items()}
+            return
+        num, device, own = len(worlds.keys), worlds.keys.device, players[learner]
         first %= own.num_worlds  # in a replica
         worlds.results = worlds.results or Results.begin(num, len(roles), device)
-        past_selves, policies = torch.full((num, len(roles)), -1), dict[str, SeatedPolicy]()
+        past_selves, game.policies = torch.full((num, len(roles)), -1), {}
         for index, role in enumerate(roles):
             places: dict[Any, list[range]] = {learner: []} if role in own.roles else {}
-            sitting: dict[Any, Policy] = {}
+            policies: dict[Any, Policy] = {}
             for number, (block, seated) in enumerate(zip(self.blocks[learner], self.seated[learner], strict=True)):
                 name = block.pairing[role]
                 if role not in block.shares:
                     places.setdefault(name, []).append(_within(block.worlds, first, num))
                     continue
-                script = players[name].policy(False, role)
-                assert isinstance(script, PastPolicy)
+                script: Any = players[name].policy(False, role)
                 for share, past in zip(block.shares[role], seated[role], strict=True):
                     here = _within(share, first, num)
                     past_selves[here.start : here.stop, index] = past
-                    places[number, share] = [here]
-                    sitting[number, share] = script.past_self(past)
-            for who in places:
-                if isinstance(who, str):
-                    sitting[who] = players[who].policy(players[who].learning, role)
+                    places[number, share], policies[number, share] = [here], script.past_self(past)
+            for name in places.keys() - policies.keys():
+                policies[name] = players[name].policy(players[name].learning, role)
             numbers = {who: torch.tensor([*chain(*those)], dtype=torch.int64) for who, those in places.items()}
-            sitters = [Sitter(those.to(device), sitting[who]) for who, those in numbers.items()]
-            policies[role] = SeatedPolicy(sitters, num, device, is_held=role in own.roles)
-        game.policies = {**policies}
+            sitting = [Sitter(those.to(device), policies[who]) for who, those in numbers.items()]
+            game.policies[role] = SeatedPolicy(sitting, num, device, is_held=role in own.roles)
         game.seat(worlds, past_selves.to(device))
 
     # ---- past selves -------------------------------------------------------------------------------------
 
     def due(self) -> list[str]:
         """Return the past players of which a copy is due."""
-        players, found = self.parts.config.players, []
-        for name in self.past:
-            config: Any = players[name]
-            if self.num_copied[name] <= self.parts.players[config.past_of].opt_steps // config.interval:
-                found.append(name)
-        return found
+        configs: dict[str, Any] = {name: self.parts.config.players[name] for name in self.past}
+        opt_steps = {name: self.parts.players[config.past_of].opt_steps for name, config in configs.items()}
+        return [name for name, each in configs.items() if self.num_copied[name] <= opt_steps[name] // each.interval]
 
     def copy(
-        self, name: str, counters: Mapping[str, int], of_leader: Callable[[str, Any], Any]
-    ) -> tuple[str, bytes, list[str]]:
-        """Keep a copy of a player as it is now. Returns a file of it, its content, and the files that are kept no more.
+        self, names: Sequence[str], counters: Mapping[str, int], replica: Replica
+    ) -> tuple[dict[str, bytes], list[str]]:
+        """Copy players as they are now, and draw anew which past selves sit. Called by all replicas.
 
-        counters: of the run. of_leader: gives the value of the first replica.
+        counters: of the run. Returns the content of each new file, and the files that are needed no more.
         """
-        config: Any = self.parts.config.players[name]
-        player, kept = self.parts.players[config.past_of], self.past[name].kept
-        opt_steps = counters["opt_steps"]
-        state = {"player": player.acting_state(), "game": self.parts.game.state_dict(), "counters": dict(counters)}
-        kept[opt_steps] = of_leader("a past self", copied(state))
-        self.num_copied[name] = player.opt_steps // config.interval + 1
-        content = to_bytes(kept[opt_steps])
-        file = f"{quote(name, safe='').replace('.', '%2E')}-{opt_steps}-{StoredFile.of(content).sha256[:8]}.state"
-        self.files[name][opt_steps] = file
-        gone = list(kept)[: -config.num_kept]
-        for each in gone:
-            del kept[each]
-        for scores in self.scores.values():
-            for met in [met for met in scores if met.past in gone and self._past_in(met, scores) == name]:
-                del scores[met]
-        return file, content, [self.files[name].pop(each) for each in gone]
-
-    def draw(self, names: Sequence[str], each: Each) -> None:
-        """Draw anew who sits in the worlds of pairings with these past players, from all that are kept."""
-        config = self.parts.config
+        self.add_results()
+        opt_steps, files, gone = counters["opt_steps"], dict[str, bytes](), list[str]()
+        for name in names:
+            config: Any = self.parts.config.players[name]
+            player, kept = self.parts.players[config.past_of], self.past[name].kept
+            state = {"player": player.acting_state(), "game": self.parts.game.state_dict(), "counters": dict(counters)}
+            kept[opt_steps] = replica.of_leader("a past self", copied(state))
+            self.num_copied[name] = player.opt_steps // config.interval + 1
+            content = to_bytes(kept[opt_steps])
+            place = f"{quote(name, safe='').replace('.', '%2E')}-{opt_steps}"
+            file = self.files[name][opt_steps] = f"{place}-{StoredFile.of(content).sha256[:8]}.state"
+            files[file] = content
+            for oldest in list(kept)[: -config.num_kept]:
+                del kept[oldest]
+                gone.append(self.files[name].pop(oldest))
         for learner, blocks in self.blocks.items():
-            of_all = each("results against past selves", _plain(self.scores[learner]))
-            scores = _summed(_read(state) for state in of_all)
+            for met in list(self.scores[learner]):
+                if met.past is None or met.past not in self._met(learner, met).kept:
+                    del self.scores[learner][met]
+            scores = _summed(replica.each("results against past selves", _plain(self.scores[learner])))
             for number, (block, seated) in enumerate(zip(blocks, self.seated[learner], strict=True)):
-                for role in block.shares:
-                    if (name := block.pairing[role]) not in names:
-                        continue
-                    choice, kept = config.players[name].choice, list(self.past[name].kept)  # type: ignore[union-attr]
-                    met = [scores.get(Met(number, role, past), [0.0, 0.0]) for past in kept]
-                    weights = np.array([choice.weight((num, won)) for num, won in met])
-                    key = fold_number(base_key(config.seed, f"player/{learner}/meets/{number}/{role}"), kept[-1])
-                    drawn = random_floats(torch.tensor(key), len(block.shares[role])).double().numpy()
-                    places = np.searchsorted(weights.cumsum() / weights.sum(), drawn, side="right")
-                    seated[role] = [kept[place] for place in places]
+                for role, shares in block.shares.items():
+                    if block.pairing[role] in names:
+                        seated[role] = self.drawn(learner, Met(number, role), len(shares), scores)
+        return files, gone
+
+    def _met(self, learner: str, met: Met) -> PastPolicy:
+        return self.past[self.blocks[learner][met.block].pairing[met.role]]
+
+    def drawn(self, learner: str, met: Met, num: int, scores: Tally) -> list[int]:
+        """Draw past selves from all that are kept, each independently of the others."""
+        config, script = self.parts.config, self._met(learner, met)
+        kept = list(script.kept)
+        contests = [scores.get(met._replace(past=past), NO_CONTESTS) for past in kept]
+        weights = np.array([script.config.choice.weight(*each) for each in contests])
+        key = fold_number(base_key(config.seed, f"player/{learner}/meets/{met.block}/{met.role}"), kept[-1])
+        drawn = random_floats(torch.tensor(key), num).double().numpy()
+        places = np.searchsorted(weights.cumsum() / weights.sum(), drawn, side="right")
+        return [kept[place] for place in places]
 
     # ---- results -----------------------------------------------------------------------------------------
 
-    def add_results(self, learner: str, worlds: Worlds, first: int) -> None:
-        """Add the results of games in some worlds of a learning player. Waits for the device."""
-        if worlds.results is None:
-            return
-        roles = self.parts.game.roles
-        sums, sitters = worlds.results.take().numpy(), worlds.results.sitters.cpu().numpy()
+    def add_results(self) -> None:
+        """Add the results of games that have ended since the last call. Waits for the device."""
+        for learner in self.blocks:
+            worlds, first = self.parts.players[learner].worlds, 0
+            for share in getattr(worlds, "shares", [worlds]):
+                if share.results is not None:
+                    self._add(learner, share.results, first)
+                first += len(share.keys)
+
+    def _add(self, learner: str, results: Results, first: int) -> None:
+        roles, sums, sitters = self.parts.game.roles, results.take().numpy(), results.sitters.cpu().numpy()
         for number, block in enumerate(self.blocks[learner]):
             own = [block.pairing[role] == learner for role in roles]
-            places = [("", block.worlds), *((role, share) for role, shares in block.shares.items() for share in shares)]
-            for role, share in places:
-                here = _within(share, first, len(sums))
-                if not len(here):
-                    continue
+            for role, place in block.places():
+                here = _within(place, first, len(sums))
                 games, *others = sums[here.start : here.stop].sum(axis=0).tolist()
-                if not games:
-                    continue
-                returns, won = others[: len(roles)], others[len(roles) :]
-                met = Met(number, role, int(sitters[here.start, roles.index(role)]) if role else None)
-                new = [games, sum(won), sum(np.compress(own, won)), sum(np.compress(own, returns)) / sum(own)]
-                _add(self.news[learner], met, new)
-                if role:
+                if games:
+                    met = Met(number, role, int(sitters[here.start, roles.index(role)]) if role else None)
+                    won, mean = others[len(roles) :], np.compress(own, others[: len(roles)]).mean()
+                    new = np.array([games, sum(won), np.compress(own, won).sum(), mean])
+                    _add(self.news[learner], met, new)
                     _add(self.scores[learner], met, new[1:3])
 
-    def take(self, learner: str, each: Each) -> dict[str, Any]:
+    def take(self, learner: str, replica: Replica) -> dict[str, Any]:
         """Return the results since the last record of all replicas, by whom the learning player has met.
 
         Games, the mean return of the player, and the share of contests that it has won, also for each past self. Where
         there are no contests, and where the player sits in all roles, there is no share.
         """
-        found: dict[str, Any] = {}
-        news = _summed(_read(state) for state in each("results of pairings", _plain(self.news[learner])))
-        self.news[learner] = {}
-        for met, values in sorted(news.items(), key=lambda item: (item[0].block, item[0].role, item[0].past or 0)):
-            block = self.blocks[learner][met.block]
-            told = _told(values, has_opponent=set(block.pairing.values()) != {learner})
+        self.add_results()
+        news = _summed(replica.each("results of pairings", _plain(self.news[learner])))
+        self.news[learner], found = {}, dict[str, Any]()
+        for met in sorted(news, key=lambda met: (met.block, met.role, met.past or 0)):
+            (games, contests, won, returns), block = news[met].tolist(), self.blocks[learner][met.block]
+            told = {"games": games, "return": returns / games}
+            if contests and set(block.pairing.values()) != {learner}:
+                told["won"] = won / contests
             if met.past is None:
                 found[block.name] = told
             else:
@@ -205,20 +212,16 @@ class Seating:
                 found[block.name].setdefault("past_selves", []).append(of_past)
         return found
 
-    def _past_in(self, met: Met, scores: Mapping[Met, Any]) -> str:
-        learner = next(name for name, own in self.scores.items() if own is scores)
-        return self.blocks[learner][met.block].pairing[met.role]
-
     # ---- state -------------------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:
         """Return who sits where, and the copies of those that do."""
-        labels = {name: set[int]() for name in self.past}
+        kept: dict[str, dict[int, Any]] = {name: {} for name in self.past}
         for learner, blocks in self.blocks.items():
             for block, seated in zip(blocks, self.seated[learner], strict=True):
                 for role, who in seated.items():
-                    labels[block.pairing[role]].update(who)
-        kept = {name: {past: self.past[name].kept[past] for past in sorted(labels[name])} for name in self.past}
+                    script = self.past[block.pairing[role]]
+                    kept[block.pairing[role]] |= {past: script.kept[past] for past in who}
         return {"seated": copied(self.seated), "kept": kept}
 
     def load_snapshot(self, snapshot: Mapping[str, Any]) -> None:
@@ -228,16 +231,17 @@ class Seating:
 
     def state_dict(self) -> dict[str, Any]:
         tallies = {name: {learner: _plain(own) for learner, own in getattr(self, name).items()} for name in TALLIES}
-        return tallies | {"seated": copied(self.seated), "num_copied": dict(self.num_copied)}
+        seating = tallies | {"seated": copied(self.seated), "num_copied": dict(self.num_copied)}
+        return {"seating": seating, "past": {name: dict(files) for name, files in self.files.items()}}
 
-    def load_state_dict(self, state: Mapping[str, Any], files: Mapping[str, Any], copies: Mapping[str, Any]) -> None:
-        """Load what `state_dict` has returned. files: by past player and opt steps. copies: what is in each file."""
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load what `state_dict` has returned, with `copies`, what is in each file."""
         for name in TALLIES:
-            setattr(self, name, {learner: _read(own) for learner, own in state[name].items()})
-        self.seated = copied(state["seated"])
-        self.num_copied = {name: state["num_copied"].get(name, 0) for name in self.past}
-        self.files = {name: dict(files.get(name, {})) for name in self.past}
-        load_kept(self.past, files, copies)
+            setattr(self, name, {learner: _summed([own]) for learner, own in state["seating"][name].items()})
+        self.seated = copied(state["seating"]["seated"])
+        self.num_copied = {name: state["seating"]["num_copied"].get(name, 0) for name in self.past}
+        self.files = {name: dict(state["past"].get(name, {})) for name in self.past}
+        load_kept(self.past, state)
 
 
 def play_stream(player: str) -> str:
@@ -245,20 +249,9 @@ def play_stream(player: str) -> str:
     return f"player/{player}/play"
 
 
-def seat_players(game: Any, parts: Parts, seating: Seating | None, learner: str, worlds: Any, first: int) -> None:
-    """Let those play in worlds of a learning player whom it meets there; else those whom the config's `roles` names.
-
-    learner: its name; any other word where several share the worlds. first: the number of the first world.
-    """
-    if seating is not None and learner in seating.blocks:
-        seating.seat(game, learner, worlds, first)
-        return
-    sitters = {role: parts.players[parts.config.roles[role]] for role in parts.game.roles}
-    game.policies = {role: sitter.policy(sitter.learning, role) for role, sitter in sitters.items()}
-
-
-def load_kept(past: Mapping[str, PastPolicy], files: Mapping[str, Any], copies: Mapping[str, Any]) -> None:
-    """Let past players keep the copies that a checkpoint names."""
+def load_kept(past: Mapping[str, PastPolicy], state: Mapping[str, Any]) -> None:
+    """Let past players keep the copies that a checkpoint names, whose content is in its entry `copies`."""
+    files, copies = state.get("past", {}), state.get("copies", {})
     for name, script in past.items():  # a branch may have others
         _exchange(script.kept, {opt_steps: copies[file] for opt_steps, file in files.get(name, {}).items()})
 
@@ -274,27 +267,17 @@ def _within(worlds: range, first: int, num: int) -> range:
     return range(start, max(start, stop))
 
 
-def _add(tally: dict[Met, list[float]], met: Met, new: Sequence[float]) -> None:
-    tally[met] = [before + more for before, more in zip(tally.get(met, [0.0] * len(new)), new, strict=True)]
+def _add(tally: Tally, met: Met, new: np.ndarray) -> None:
+    tally[met] = tally.get(met, 0.0) + new
 
 
-def _summed(tallies: Iterator[dict[Met, list[float]]]) -> dict[Met, list[float]]:
-    found: dict[Met, list[float]] = {}
-    for tally in tallies:
-        for met, new in tally.items():
-            _add(found, met, new)
+def _plain(tally: Tally) -> list[Any]:
+    return [[*met, values.tolist()] for met, values in tally.items()]
+
+
+def _summed(states: Sequence[Any]) -> Tally:
+    """Return the sums of tallies as `_plain` has written them."""
+    found: Tally = {}
+    for *met, values in chain(*states):
+        _add(found, Met(*met), np.array(values))
     return found
-
-
-def _told(values: Sequence[float], has_opponent: bool) -> dict[str, float]:
-    games, contests, won, returns = values
-    share = {"won": won / contests} if contests and has_opponent else {}
-    return {"games": games, "return": returns / games, **share}
-
-
-def _plain(tally: Mapping[Met, list[float]]) -> list[Any]:
-    return [[*met, values] for met, values in tally.items()]
-
-
-def _read(state: Sequence[Any]) -> dict[Met, list[float]]:
-    return {Met(*met): list(values) for *met, values in state}

@@ -144,7 +144,7 @@ class StoredGames(Stored):
     def restore(self, state: Mapping[str, Any]) -> None:
         self.counters = state["counters"]
         self.game.load_state_dict(state["game"])
-        load_kept(past_of(self.parts), state.get("past", {}), state.get("copies", {}))
+        load_kept(past_of(self.parts), state)
         for lacking in [each.name for each in self.parts.learners if each.name not in state["players"]]:
             if lacking in self.config.roles.values():
                 expected = f"expected a checkpoint with {lacking!r}"

@@ -34,7 +34,7 @@ from palestra.kinds.games.descriptions import final_evaluations, turns_in_words,
 from palestra.kinds.games.given_data import give_data, require_same_data, require_same_data_files, require_same_spaces
 from palestra.kinds.games.imported_players import copy_players
 from palestra.kinds.games.parts import build_evaluations, build_parts, check_seat, warm_start
-from palestra.kinds.games.seating import Seating, play_stream, seat_players
+from palestra.kinds.games.seating import Seating, play_stream
 from palestra.kinds.games.stored import StoredGames
 from palestra.kinds.games.user_nets import by_role, first_role, name_in_seat, seat_and_nets, take_nets
 from palestra.nets.weights import evaluation_mode, layers_of
@@ -221,7 +221,7 @@ class Trainer(Training):
         if self.has_statistics_in_common:
             self.lockstep.share_statistics(self.game)
         self.fused_game: Any = self._fuse()  # each kind has worlds of its own
-        self.seating = Seating(self.parts) if self.config.has_meetings() else None
+        self.seating = Seating(self.parts)
         self.worlds = self._make_worlds()
         run.count_time_in(run.time_log, self.buffers())
         self.turn = 0  # the index in `learners` of the player whose turn it is
@@ -404,14 +404,15 @@ class Trainer(Training):
         """
         self.run.time_log.switch("play")
         if not (are_actors := isinstance(self.fused_game, ActedGame)):
-            seat_players(self.fused_game, self.parts, self.seating, collecting[0].name, collecting[0].worlds, 0)
+            own = "" if "together" in self.worlds else collecting[0].name
+            self.seating.seat(self.fused_game, own, collecting[0].worlds, 0)
         roles = tuple(role for player in collecting for role in player.roles)
         by_role = self.fused_game.collect(collecting[0].worlds, roles, num_rounds)
         if self.has_statistics_in_common:
             self.lockstep.join_statistics(self.game, self.fused_game.added)
         if are_actors:
             self._note_actors(collecting)
-            self._add_results(collecting[0])
+            self.seating.add_results()
         num_steps = num_rounds * collecting[0].num_worlds * self.replica.num
         for each in (*collecting, self):
             count(each, env_steps=num_steps)
@@ -419,28 +420,16 @@ class Trainer(Training):
         self.run.time_log.switch("memory")
         return by_role
 
-    def _add_results(self, player: Player) -> None:
-        """Add the results of games in the worlds of a player, where it says whom it meets."""
-        if self.seating is not None and player.name in self.seating.blocks:
-            first = 0
-            for worlds in getattr(player.worlds, "shares", [player.worlds]):
-                self.seating.add_results(player.name, worlds, first)
-                first += len(worlds.keys)
-
     def _copy_past_selves(self) -> None:
         """Copy the players of which a copy is due, and draw anew which past selves sit in worlds."""
-        if self.seating is None or not (due := self.seating.due()):
-            return
-        for player in self.learners:
-            self._add_results(player)
-        for name in due:
-            self._store_copy(*self.seating.copy(name, self.counts(), self.replica.of_leader))
-        self.seating.draw(due, self.replica.each)
+        if due := self.seating.due():
+            self._store_copies(*self.seating.copy(due, self.counts(), self.replica))
 
     @led
-    def _store_copy(self, file: str, content: bytes, gone: Sequence[str]) -> None:
+    def _store_copies(self, files: Mapping[str, bytes], gone: Sequence[str]) -> None:
         if self.config.output.save is not None:
-            self.checkpoints.write_once("past", file, content)
+            for name, content in files.items():
+                self.checkpoints.write_once("past", name, content)
             self.checkpoints.forget_once("past", gone)
 
     def safe_point(self) -> None:
@@ -580,9 +569,8 @@ class Trainer(Training):
             if player.worlds is None:
                 continue
             players[player.name]["episodes"] = episodes[id(player.worlds)]
-            if self.seating is not None and player.name in self.seating.blocks:
-                self._add_results(player)
-                players[player.name]["meets"] = self.seating.take(player.name, self.replica.each)
+            if player.name in self.seating.blocks:
+                players[player.name]["meets"] = self.seating.take(player.name, self.replica)
             if not self.fused_game.is_exact(player.worlds):
                 players[player.name]["inexact"] = True
                 if player.name not in self._warned_inexact:
@@ -613,12 +601,10 @@ class Trainer(Training):
         worlds = {name: each.state_dict() for name, each in self.worlds.items()}
         players = {name: player.state_dict() for name, player in self.players.items() if player.algorithm is not None}
         acted: dict[str, Any] = {} if self.config.actors is None else {"collected": list(self.collected)}
-        if self.seating is not None:
-            acted |= {"seating": self.seating.state_dict(), "past": {n: dict(f) for n, f in self.seating.files.items()}}
         if self.given_data:
             acted["files"] = {data.player: data.sha256 for data in self.given_data}
         own = {"turn": self.turn, **acted, "metrics": self.metrics.state_dict(), "players": players, "worlds": worlds}
-        return super().state_dict() | own | {"game": self.game.state_dict()}
+        return super().state_dict() | own | self.seating.state_dict() | {"game": self.game.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
@@ -628,8 +614,7 @@ class Trainer(Training):
         self.game.load_state_dict(state["game"])
         for name, player_state in state["players"].items():
             self.players[name].load_state_dict(player_state)
-        if self.seating is not None:
-            self.seating.load_state_dict(state["seating"], state["past"], state.get("copies", {}))
+        self.seating.load_state_dict(state)
         for name, worlds in self.worlds.items():
             if name in state["worlds"]:
                 worlds.load_state_dict(state["worlds"][name])

@@ -217,13 +217,12 @@ def test_draws_have_the_probabilities_of_the_choice(tmp_path: Path) -> None:
     weights = np.array([((100 * lost[n] + 2) / 104) ** 2 if n in lost else 0.25 for n in (1, 2, 3, 4)])
     counts = np.zeros(5)
     for number in range(2500):
-        kept = seating.past["past"].kept
+        kept, drawn = seating.past["past"].kept, list[int]()
         kept.clear()
         kept.update({past: {} for past in (1, 2, 3, 100 + number)})
-        for block, role in ((1, "second"), (2, "first")):
-            seating.scores["main"] |= {Met(block, role, n): [100.0, 100 * (1 - lost[n])] for n in lost}
-        seating.draw(["past"], lambda what, value: [value])
-        drawn = [past for seated in seating.seated["main"] for shares in seated.values() for past in shares]
+        for met in (Met(1, "second"), Met(2, "first")):
+            scores = {met._replace(past=n): np.array([100.0, 100 * (1 - lost[n])]) for n in lost}
+            drawn += seating.drawn("main", met, 2, scores)
         counts += np.bincount(np.minimum(drawn, 4), minlength=5)
     expected = 10_000 * weights / weights.sum()
     assert counts.sum() == 10_000
@@ -286,7 +285,8 @@ FAULTS: dict[str, tuple[Data, str]] = {
     ),
     "nobody": (
         {f"{MEETS}.1.pairing.second": "rival"},
-        f"{MEETS}.1.pairing.second: expected a player of this file (main, exploiter, past), got 'rival'",
+        f"{MEETS}.1.pairing.second: expected a player of this file (main, exploiter, past), got 'rival'; a new one "
+        "needs players.rival",
     ),
     "twice": (
         {f"{MEETS}.2.pairing": {"first": "main", "second": "past"}},
@@ -302,8 +302,7 @@ FAULTS: dict[str, tuple[Data, str]] = {
     ),
     "in roles": (
         {"roles.second": "past"},
-        "roles.second: expected a player that is now (past selves sit in pairings of `meets` and of evaluations), got "
-        "'past'",
+        "roles.second: expected a player as it is now (past selves sit in pairings), got 'past'",
     ),
     "together": (
         {"trainer": {"name": "together"}},
