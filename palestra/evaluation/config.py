@@ -243,12 +243,10 @@ def evaluation_errors(
                     yield ConfigErrorItem(f"{path}.references.{role}", message)
             for place, pairing in evaluation.seats().items():
                 yield from pairing_errors(f"{path}.{place}", pairing, played, roles, players)
-            numbers = {key: getattr(evaluation, key) for key in ("num_games", "final_num_games")}
-            for key, num in (
-                numbers.items() if isinstance(evaluation, UserEvaluationConfig) and evaluation.seats() else ()
-            ):
-                if num != 1:
-                    yield ConfigErrorItem(f"{path}.{key}", f"expected 1, because nothing is sampled, got {num}")
+            if isinstance(evaluation, UserEvaluationConfig) and evaluation.seats():
+                for key in ("num_games", "final_num_games"):
+                    if (num := getattr(evaluation, key)) != 1:
+                        yield ConfigErrorItem(f"{path}.{key}", f"expected 1, because nothing is sampled, got {num}")
 
 
 def _game_fault(index: int, played: GameConfig, game: GameConfig, roles: Sequence[str]) -> ConfigErrorItem | None:

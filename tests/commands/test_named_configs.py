@@ -33,6 +33,8 @@ REFUSED = {  # what an algorithm cannot play, and why
     ("dqn", "pendulum"): "expected Discrete actions for 'dqn', got Box",
     ("td3", "polyhedra"): "expected Box actions for 'td3', got Discrete",
     ("td3", "nim"): "expected Box actions for 'td3', got Discrete",
+    ("td3", "connect_four"): "expected Box actions for 'td3', got Discrete",
+    ("td3", "tic_tac_toe"): "expected Box actions for 'td3', got Discrete",
     ("td3", "matrix"): "expected Box actions for 'td3', got Discrete",
     ("td3", "harvest"): "expected Box actions for 'td3', got Discrete",
     ("dqn", "dialogue"): "expected Discrete actions for 'dqn', got MultiDiscrete",

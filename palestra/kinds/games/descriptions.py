@@ -76,7 +76,8 @@ def _num_pairings(evaluation: EvaluationConfig | UserEvaluationConfig) -> int:
 
 
 def _in_words(evaluation: EvaluationConfig | UserEvaluationConfig) -> str:
-    num, games = _num_pairings(evaluation), f"{evaluation.final_num_games:,} games"
+    num, each = _num_pairings(evaluation), evaluation.final_num_games
+    games = f"{each:,} game{'s' * (each != 1)}"
     if isinstance(evaluation, UserEvaluationConfig):
         return f"evaluation {evaluation.name}: {games}, played by {evaluation.played_by.name}"
     return f"evaluation {evaluation.name}: {num} pairing{'s' * (num != 1)} of {games}{' each' * (num != 1)}"
