@@ -6,6 +6,7 @@ from typing import Any
 from palestra.kinds.games.config import RunConfig
 from palestra.kinds.games.descriptions import shared_turns_in_words, updates_in_words
 from palestra.kinds.games.trainer import PlayerTurn, Trainer
+from palestra.players.player import Player
 from palestra.recording.results import Stage
 from palestra.rollouts.transitions import Transitions
 
@@ -75,9 +76,8 @@ class Together(Trainer):
         if self.waiting:
             self.safe_point()
 
-    def roll_out(self, role: str, num_rounds: int) -> Transitions:
-        """The share of the player in that seat in the roll-out of this epoch."""
-        player = self.player_of(role)
+    def roll_out_of(self, player: Player, num_rounds: int) -> Transitions:
+        """The share of a player in the roll-out of this epoch."""
         if player.name not in self.without_experience:
             raise RuntimeError(f"expected one roll-out per turn with 'together', got another one of {player.name!r}")
         self.without_experience.remove(player.name)

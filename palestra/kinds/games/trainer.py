@@ -177,7 +177,7 @@ class Trainer(Training):
     Nothing must be implemented.
 
     `_train` may use: `give_turn`, `learners`, `players`, `player_of`, `game`, `fused_game`, `config`, `device`; to
-    learn by hand `roll_out`, `before_step`, `after_step`, `safe_point`, `set_training`; of the player in each seat
+    learn by hand `roll_out`, `roll_out_of`, `before_step`, `after_step`, `safe_point`, `set_training`; of the player in each seat
     `host_net`, `host_optimizer`, `host_lr_scheduler`, `host_er_scheduler`, `host_replay_buffer` (and so for each role);
     `env_steps`, `opt_steps`, `epochs`, `episodes`, `epoch_counts`, which are only read; `evaluate`, `recent_returns`,
     `note`, `log`, `end_run`, `is_asked_to_leave`, `extra_state`; and `during`, a context in which the display says what
@@ -433,7 +433,8 @@ class Trainer(Training):
             self.checkpoints.forget_once("past", gone)
 
     def safe_point(self) -> None:
-        self._copy_past_selves()
+        if self.seating.past:
+            self._copy_past_selves()
         super().safe_point()
 
     def _note_actors(self, collecting: Sequence[Player]) -> None:

@@ -1,4 +1,7 @@
-"""Who meets whom in worlds: pairings in blocks, past selves, results; stopped and resumed, with replicas and actors."""
+"""Who meets whom in worlds: pairings in blocks, past selves, results; stopped and resumed.
+
+Covers palestra.kinds.games.meetings, palestra.players.past, palestra.rollouts.seated.
+"""
 
 import copy
 import random
