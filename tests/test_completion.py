@@ -70,7 +70,7 @@ def test_configs_are_completed_by_name_and_as_files(tmp_path: Path, monkeypatch:
 
 
 def test_completion_is_quick_because_it_imports_no_large_library() -> None:
-    done = palestra(_PALESTRA_COMPLETE="complete_bash", COMP_WORDS="palestra train ppo-c", COMP_CWORD="2")
+    done = palestra(_PALESTRA_COMPLETE="complete_bash", COMP_WORDS="palestra train ppo-ca", COMP_CWORD="2")
     assert done.stdout.split() == ["ppo-cartpole-batched", "ppo-cartpole"]
     assert {"torch", "numba", "numpy"} & set(done.stderr.split()) == set()
     assert "palestra.cli" in done.stderr.split()
