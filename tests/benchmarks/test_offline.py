@@ -75,7 +75,7 @@ def test_what_is_in_the_folder_is_not_done_again_and_all_points_are_shown(tmp_pa
     for _ in range(2):
         lab.made("a", lambda path: (made.append(path), path.write_text("")))
     assert len(made) == 1
-    assert len(works(lab)) == 12
+    assert len(works(lab)) == 13
     assert Curve([0, 10, 20], [1.0, 5.0, 4.0]).reaches(4.5) == 10
     points = {0: {"palestra": 3.0, "d3rlpy": 1.0}, 1: {"palestra": 4.0, "d3rlpy": 2.0}}
     table = markdown(list(rows_of("work", "return", points, 2.5)))
