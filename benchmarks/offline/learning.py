@@ -183,19 +183,24 @@ class Lab:
         imported = {"scripted": "benchmarks.offline.players:Imported", "layers": str(policy)}
         return {"palestra": self.played(name, run), "d3rlpy": self.played(f"{name}-d3rlpy", run, imported)}
 
-    def alone(self, game: str, environment: str, algorithm: str, seed: int, rows: Path) -> dict[str, float]:
-        """The mean return of palestra on rows of another game, with usual values and networks of 256 x 256."""
+    def alone(
+        self, environment: str, algorithm: str, changes: Sequence[str], seed: int, rows: Path
+    ) -> dict[str, float]:
+        """The mean return of palestra on rows of another game, with networks of 256 x 256.
+
+        changes: of the usual values, as overrides.
+        """
         columns = f"replay_buffer.columns={json.dumps(find_columns(str(rows), None, 'agent'))}"
         nets = SETTINGS[algorithm].nets
         layers = [f"players.agent.algorithm.{net}.net_arch=[256, 256]" for net in nets]
-        words = [algorithm, environment, f"replay_buffer.file={rows}", columns, *DATA_ALONE, *layers, *QUIET]
+        words = [algorithm, environment, f"replay_buffer.file={rows}", columns, *DATA_ALONE, *layers, *QUIET, *changes]
         stop = (f"stop.after={self.opt_steps}", "stop.unit=opt_steps", f"seed={seed}")
-        run = self.trained(f"{game}-{algorithm}-{seed}", *words, *stop)
-        return {"palestra": self.played(f"{game}-{algorithm}-{seed}", run)}
+        name = "-".join([rows.stem, algorithm, *changes, str(seed)])
+        return {"palestra": self.played(name, self.trained(name, *words, *stop))}
 
-    def imitated(self, seed: int, rows: Path) -> dict[str, float]:
+    def imitated(self, net: Mapping[str, Any], opt_steps: int, seed: int, rows: Path) -> dict[str, float]:
         """The rho of a host that imitates Zeillinger's, and Zeillinger's own, against a random agent."""
-        name, at = f"polyhedra-bc-{seed}", "players.host.algorithm"
+        name, at = f"polyhedra-{net['name'].rpartition(':')[2]}-{seed}", "players.host.algorithm"
         buffer = {
             "name": "data_set",
             "capacity": 1,
@@ -207,8 +212,12 @@ class Lab:
             "share_of_data": 1.0,
         }
         alone = (f"{at}.rollout_length=null", f"{at}.warmup_env_steps=0", f"{at}.updates_per_turn=500")
-        stop = (f"stop.after={self.opt_steps}", "stop.unit=opt_steps", f"seed={seed}", *QUIET)
-        words = (f"{at}.replay_buffer={json.dumps(buffer)}", *alone, "players.agent={scripted: random}", *stop)
+        learns = (
+            f"{at}.body.policy={json.dumps(net)}",
+            f"{at}.learning_rate={{name: linear, initial: 0.001, final: 0.0, num_steps: {opt_steps}}}",
+        )
+        stop = (f"stop.after={opt_steps}", "stop.unit=opt_steps", f"seed={seed}", *QUIET)
+        words = (f"{at}.replay_buffer={json.dumps(buffer)}", *alone, *learns, "players.agent={scripted: random}", *stop)
         run = self.trained(name, "bc", "polyhedra", *words)
         own = {"from_run": str(run), "player": "host", "checkpoint": "latest"}
         pairing: dict[str, str | list[str]] = {"host": ["judged", "zeillinger"], "agent": "random"}
@@ -312,12 +321,17 @@ def works(lab: Lab) -> dict[str, tuple[str, Path, Callable[[int], dict[str, floa
 
     for algorithm, title in TITLES.items():
         add(f"{hopper}: {title}", "return", "hopper", lab.beside, algorithm)
-    for algorithm in ("bc", "iql"):
-        add(f"{pendulum}: {TITLES[algorithm]}", "return", "pendulum", lab.alone, "pendulum", "Pendulum-v1", algorithm)
-    for algorithm in ("bc", "iql"):
-        words = ("lunarlander", "LunarLander-v3", algorithm)
-        add(f"{lander}: {TITLES[algorithm]}", "return", "lunarlander", lab.alone, *words)
-    add("polyhedra: BC of Zeillinger", "rho", "polyhedra", lab.imitated, shown=False)
+    for game, rows, environment in ((pendulum, "pendulum", "Pendulum-v1"), (lander, "lunarlander", "LunarLander-v3")):
+        for algorithm in ("bc", "iql"):
+            add(f"{game}: {TITLES[algorithm]}", "return", rows, lab.alone, environment, algorithm, ())
+    words = ("LunarLander-v3", "iql", ("loss.temperature=3.0",))
+    add(f"{lander}: IQL, temperature 3", "return", "lunarlander", lab.alone, *words)
+    pooled = {"name": "newton_sets", "point_widths": [128, 128], "head_widths": [256]}
+    pairs = {"name": "benchmarks.offline.nets:Pairs", "width": 64}
+    for told, net, most in (("newton_sets", pooled, 20_000), ("pairs", pairs, 3_000)):
+        num = min(lab.opt_steps, most)
+        name = f"polyhedra: BC of Zeillinger, {told}, {num:,} opt steps"
+        add(name, "rho", "polyhedra", lab.imitated, net, num, shown=False)
     goes_on = f"{ENVIRONMENT}: IQL plays {lab.play_steps:,} env steps"
     add(goes_on, "return", "hopper", lambda seed, rows: lab.goes_on(seed))
     add(f"{ENVIRONMENT}: SAC", "env steps to the behaviour's mean", "hopper", lab.with_data)

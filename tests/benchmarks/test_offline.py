@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from benchmarks.offline.learning import Curve, Lab, join, markdown, returns_of, rows_of, works
+from benchmarks.offline.nets import Pairs, PairsConfig
 from benchmarks.offline.ours import make_trainer, products_of, write_rows
 from benchmarks.offline.players import Imported, ImportedConfig
 from benchmarks.offline.settings import BATCH_SIZE, HIDDEN, SETTINGS
-from palestra.games.spaces import Box
+from palestra.games.spaces import Box, Space
 
 
 @pytest.mark.parametrize("name", list(SETTINGS))
@@ -60,6 +61,16 @@ def test_what_d3rlpy_left_plays_the_tanh_of_its_network(tmp_path: Path) -> None:
     torch.testing.assert_close(played, torch.tanh(hidden @ weights[1].T + 0.5))
 
 
+def test_a_network_of_pairs_reads_differences_of_points_alone() -> None:
+    spaces = {"points": Space((5, 3), torch.float32, padded=True)}
+    net, points = Pairs(PairsConfig(name="x:y", width=8), spaces, 4), torch.full((3, 5, 3), -1.0)
+    points[:2, :3] = torch.randint(9, (1, 3, 3)).float()
+    points[1, :3] += 7.0
+    points[2, 0] = 1.0  # one point has no difference
+    alone = net({"points": points[:1, :3]})
+    torch.testing.assert_close(net({"points": points}), torch.cat([alone, alone, torch.zeros(1, 4)]))
+
+
 def test_joined_files_have_the_rows_of_all_and_no_two_episodes_of_one_number(tmp_path: Path) -> None:
     for number, file in enumerate(files := [tmp_path / "a.npz", tmp_path / "b.npz"]):
         extra = {} if number else {"extras.log_prob": np.zeros(3)}
@@ -75,7 +86,7 @@ def test_what_is_in_the_folder_is_not_done_again_and_all_points_are_shown(tmp_pa
     for _ in range(2):
         lab.made("a", lambda path: (made.append(path), path.write_text("")))
     assert len(made) == 1
-    assert len(works(lab)) == 11
+    assert len(works(lab)) == 13
     assert Curve([0, 10, 20], [1.0, 5.0, 4.0]).reaches(4.5) == 10
     points = {0: {"palestra": 3.0, "d3rlpy": 1.0}, 1: {"palestra": 4.0, "d3rlpy": 2.0}}
     table = markdown(list(rows_of("work", "return", points, 2.5)))
