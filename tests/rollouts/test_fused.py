@@ -365,8 +365,10 @@ def test_loops_and_tensors_keep_the_same_statistics(
         dict(enumerate(fused._exchange(others, role, deciding, legal))),
     )
     assert equal(worlds.state_dict(), others.state_dict())
-    num_refilled, refilled = by_loops._update_statistics_on_cpu(worlds, *move)
-    assert torch.equal(refilled, by_tensors._update_statistics(others, *move))
+    num_ended, num_refilled, *masks = by_loops._update_statistics_on_cpu(worlds, *move)
+    assert all(map(torch.equal, masks, by_tensors._update_statistics(others, *move)))
+    ended, refilled = masks
+    assert num_ended == int(ended.sum())
     assert num_refilled == refilled.sum()
     assert equal(worlds.state_dict(), others.state_dict())
 

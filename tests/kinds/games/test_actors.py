@@ -379,7 +379,7 @@ def test_an_actor_that_dies_or_hangs_is_started_again(deed: int, make_config: An
             time.sleep(0.01)
         os.kill(worker.process._process.pid, deed)
 
-    with at_call(Trainer, "roll_out", 7, strike), at_call(Trainer, "roll_out", 20, strike):
+    with at_call(Trainer, "roll_out_of", 7, strike), at_call(Trainer, "roll_out_of", 20, strike):
         trainer.fit()
     assert_same_bits(tmp_path / "run", tmp_path / "whole")
     found = [record for record in read_records(tmp_path / "run" / "records.jsonl") if record["kind"] == "training"]
@@ -392,7 +392,7 @@ def test_an_actor_that_is_lost_too_often_ends_the_run(make_config: Any, tmp_path
         os.kill(trainer.fused_game.places[0].worker.process._process.pid, signal.SIGKILL)
 
     with (
-        at_call(Trainer, "roll_out", 5, strike),
+        at_call(Trainer, "roll_out_of", 5, strike),
         pytest.raises(TrainingFailed, match=r"actors 0 to 1: its process ended with SIGKILL .*\(see .*/actors/0.log"),
     ):
         fit(tmp_path / "run", acted(make_config(), 2, 0, processes=1))
