@@ -38,7 +38,8 @@ if sys.platform == "linux":
 
 # What is collected stays: to search its million objects for garbage again and again takes a sixth of the processor, and
 # copies them into every process that is forked. So they are exempt, and a run in this process exempts no others. What
-# is compiled of these files is kept, also where the environment says otherwise of the files of users.
+# tests import themselves is not, so garbage is looked for less often. What is compiled of these files is kept, also
+# where the environment says otherwise of the files of users.
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     gc.disable()
@@ -49,6 +50,7 @@ def pytest_collection() -> Generator[None, object, object]:
         sys.dont_write_bytecode = writes_no_bytecode
         gc.enable()
         gc.freeze()
+        gc.set_threshold(10_000)
 
 
 @pytest.fixture(scope="session", autouse=True)
