@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import ctypes
+import fcntl
 import functools
 import gc
 import json
@@ -38,7 +39,8 @@ if sys.platform == "linux":
 
 # What is collected stays: to search its million objects for garbage again and again takes a sixth of the processor, and
 # copies them into every process that is forked. So they are exempt, and a run in this process exempts no others. What
-# is compiled of these files is kept, also where the environment says otherwise of the files of users.
+# tests import themselves is not, so garbage is looked for less often. What is compiled of these files is kept, also
+# where the environment says otherwise of the files of users.
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     gc.disable()
@@ -49,6 +51,7 @@ def pytest_collection() -> Generator[None, object, object]:
         sys.dont_write_bytecode = writes_no_bytecode
         gc.enable()
         gc.freeze()
+        gc.set_threshold(10_000)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -412,6 +415,29 @@ def libraries_searched_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(threads, "ThreadpoolController", functools.cache(threads.ThreadpoolController))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kernels_compiled_once() -> Iterator[None]:
+    """Of workers that need a kernel at the same time one compiles it, which takes seconds; the others then load it."""
+    from numba.core.compiler_lock import global_compiler_lock
+    from numba.core.dispatcher import Dispatcher
+
+    from palestra.runtime.compiling import KernelCache
+
+    compile_kernel = Dispatcher.compile
+
+    def compile_once(kernel: Any, signature: Any) -> Any:
+        if not isinstance(kernel._cache, KernelCache):
+            return compile_kernel(kernel, signature)
+        Path(kernel._cache.cache_path).mkdir(parents=True, exist_ok=True)
+        with global_compiler_lock, open(f"{kernel._cache._cache_file._index_path}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return compile_kernel(kernel, signature)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Dispatcher, "compile", compile_once)
         yield
 
 

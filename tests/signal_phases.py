@@ -39,17 +39,17 @@ PHASES: dict[str, Stop] = {
     "before the first epoch": lambda deed: at_call(Trainer, "before_train", 1, deed),
     "first evaluation": lambda deed: at_call(Evaluations, "_play", 1, deed),
     "first save": lambda deed: at_call(palestra.run.run_checkpoints.RunCheckpoints, "save", 1, deed),
-    "warm-up": lambda deed: at_call(Trainer, "roll_out", 2, deed),
-    "roll-out": lambda deed: at_call(Trainer, "roll_out", 9, deed),
+    "warm-up": lambda deed: at_call(Trainer, "roll_out_of", 2, deed),
+    "roll-out": lambda deed: at_call(Trainer, "roll_out_of", 9, deed),
     "update": lambda deed: at_call(Trainer, "before_step", 11, deed),
     "evaluation": lambda deed: at_call(Evaluations, "_play", 6, deed),
     "save": lambda deed: at_call(os, "fsync", 40, deed),
     "restoring": lambda deed: at_call(RunCheckpoints, "go_back_to", 1, deed),
-    "stuck in a roll-out": lambda deed: at_call(Trainer, "roll_out", 9, deed),
+    "stuck in a roll-out": lambda deed: at_call(Trainer, "roll_out_of", 9, deed),
     "stuck in an update": lambda deed: at_call(Trainer, "before_step", 11, deed),
     "stuck in a save": lambda deed: at_call(os, "fsync", 40, deed),
     "stuck after the last save": lambda deed: at_call(palestra.run.run.Run, "conclude", 1, deed),
-    "stuck, and a second signal": lambda deed: at_call(Trainer, "roll_out", 9, deed),
+    "stuck, and a second signal": lambda deed: at_call(Trainer, "roll_out_of", 9, deed),
 }
 OF_RANK_0 = {"first evaluation", "first save", "evaluation", "save", "restoring", "stuck in a save"}
 OF_RANK_0 |= {"stuck after the last save"}

@@ -152,7 +152,7 @@ def test_without_a_terminal_there_are_plain_lines_and_no_control_codes(display: 
 def on_a_terminal(terminal: Terminal, *arguments: str, **environment: str) -> list[str]:
     """All that a command shows there, from its first line to its last."""
     inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
-    subprocess.run(
+    run_forked(
         [*PALESTRA, *arguments],
         **dict.fromkeys(("stdin", "stdout", "stderr"), terminal.slave),
         env=inherited | {"TERM": "xterm-256color"} | environment,

@@ -71,7 +71,7 @@ VARIANTS: dict[str, Data] = {
     "c51": {"value": {"name": "c51", "num_atoms": 41, "low": 0.0, "high": 10.0}, "batch_size": 64},
     "quantile": {
         "value": {"name": "quantile", "num_quantiles": 4, "huber_delta": 1.0},
-        "learning_rate": {"name": "linear", "initial": 0.03, "final": 0.0, "num_steps": 1600},
+        "learning_rate": {"name": "linear", "initial": 0.03, "final": 0.0, "num_steps": 800},
     },
     "implicit quantile": {
         "value": {
@@ -102,16 +102,16 @@ def test_dqn_learns_the_known_values_under_termination_and_truncation(
         "updates_per_turn": 2,
         "warmup_env_steps": 400,
         "batch_size": 256,
-        "target": {"name": "polyak", "tau": 1.0, "interval": 20},
+        "target": {"name": "polyak", "tau": 1.0, "interval": 10},
         "max_grad_norm": None,
         "net": {"name": "mlp", "net_arch": [], "activation": "relu"},
         "optimizer": {"name": "adam", "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0},
-        "learning_rate": {"name": "linear", "initial": 0.1, "final": 0.0, "num_steps": 1600},
+        "learning_rate": {"name": "linear", "initial": 0.1, "final": 0.0, "num_steps": 800},
         "exploration": {"name": "epsilon_greedy", "epsilon": {"name": "constant", "value": 1.0}},
         "replay_buffer": {"name": "uniform", "capacity": 10000, "layout": "whole", "scratch_folder": None},
     }
     learner["algorithm"] |= VARIANTS[variant]
-    changes = {"players": {"agent": learner}, "evaluations": [], "best": None, "stop.after": 1600, "output.save": None}
+    changes = {"players": {"agent": learner}, "evaluations": [], "best": None, "stop.after": 800, "output.save": None}
     trainer = palestra.Trainer(lone_agent(make_config, game, changes), run=tmp_path / "run")
     trainer.fit()
     with torch.no_grad():

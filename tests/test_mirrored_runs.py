@@ -3,7 +3,6 @@
 import contextlib
 import io
 import json
-import os
 import random
 import shutil
 import signal
@@ -28,6 +27,7 @@ from palestra.run.remote import Remote, RemoteError
 from palestra.storage.manifest import PUT_BACK
 from palestra.storage.run_folder import RunFolder
 from palestra.training.stored_training import StoredRun
+from tests.forked import Forked
 
 MakeConfig = Callable[..., dict[str, Any]]
 
@@ -289,7 +289,7 @@ def test_a_signal_waits_for_the_last_upload_no_longer_than_the_config_says(
     changes = {**LONG, "stop": {"after": 10**9, "unit": "opt_steps"}, "callbacks": [{"name": "hanging:Hanging"}]}
     config = make_config(changes | mirror(f"file://{tmp_path}/mirrors", end_wait_s=0.1))
     command = [*PALESTRA, "train", write_config(config, tmp_path), "--run", "run"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=os.environ)
+    process = Forked(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
     deadline = time.monotonic() + PATIENCE_S
     while not (tmp_path / "run" / "checkpoints" / "00000001").exists():
         assert time.monotonic() < deadline

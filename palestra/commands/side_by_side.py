@@ -76,7 +76,11 @@ def _train(work: SeedRuns[SeedRun], place: Place, shown: Console) -> None:
         while signals.received is None and len(codes) < len(work.runs):
             for run in work.runs:
                 if run.job is None and run.seed not in codes and work.num_running < place.num_runs:
-                    _start(work, run, place, codes, shown)
+                    try:
+                        work.start(run, place)
+                    except (ConfigError, RunFolderError) as error:  # its log is no file of ours, say
+                        codes[run.seed] = 2
+                        say(f"seed {run.seed}: failed: {error}", shown)
                 if run.job is not None and (code := run.look()) is not None:
                     codes[run.seed] = code
                     say(f"seed {run.seed}: {'finished' if code == 0 else f'failed: {run.why(code)}'}", shown)
@@ -93,14 +97,6 @@ def _train(work: SeedRuns[SeedRun], place: Place, shown: Console) -> None:
         render_seeds_summary(shown, done)
     if len(done) < len(work.runs):
         raise typer.Exit(1)
-
-
-def _start(work: SeedRuns[SeedRun], run: SeedRun, place: Place, codes: dict[int, int], shown: Console) -> None:
-    try:
-        work.start(run, place)
-    except (ConfigError, RunFolderError) as error:  # its log is no file of ours, say
-        codes[run.seed] = 2
-        say(f"seed {run.seed}: failed: {error}", shown)
 
 
 def resume_side_by_side(folder: Path, trust: bool, shown: Console) -> None:

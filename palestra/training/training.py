@@ -171,7 +171,8 @@ class Training:
                     self.in_epoch = False
                     self._end_epoch()
             except TrainingEnds:
-                self._end()
+                self.after_train()
+                self._conclude()
 
     @contextmanager
     def opened(self, call: Callable[[Any], object]) -> Iterator[None]:
@@ -319,13 +320,9 @@ class Training:
         """Whether nothing is lost if the process ends now."""
         return self._has_left and self.config.output.save is not None and self.checkpoints.failure is None
 
-    def _end(self) -> None:
-        """End a `fit` whose training is done or was asked to leave. Raises the error of what could not be kept."""
-        self.after_train()
-        self._conclude()
-
     @led
     def _conclude(self) -> None:
+        """End a `fit` whose training is done or was asked to leave. Raises the error of what could not be kept."""
         self.lockstep.keep_waiting(True)
         unsent = self._file_end()
         self.run.conclude(self.progress.now(), with_plot=self.finished and self.run.signals.received is None)

@@ -92,7 +92,7 @@ def test_handlers_are_restored_after_fit(make_config: MakeConfig, tmp_path: Path
     before = surroundings()
     fit(tmp_path / "run", make_config())
     assert surroundings() == before
-    with at_call(Trainer, "roll_out", 3, kill), pytest.raises(Killed):
+    with at_call(Trainer, "roll_out_of", 3, kill), pytest.raises(Killed):
         fit(tmp_path / "raises", make_config())
     assert surroundings() == before
 

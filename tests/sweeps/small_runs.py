@@ -11,6 +11,7 @@ from tests.forked import Forked
 ROOT = Path(__file__).parent.parent.parent
 SMALL = ["num_worlds=4", "rollout_length=16", "num_minibatches=2", "stop.after=1024", "output.save.every=256"]
 SMALL += ["evaluations.0.interval.every=256", "evaluations.0.num_games=2", "final_num_games=4", "recorders=[]"]
+SMALL += ["evaluations.0.max_rounds=50"]
 
 
 def write_base(folder: Path) -> Path:

@@ -21,8 +21,9 @@ from palestra.sweeps.stored import StoredSweep
 from tests.forked import run
 
 ROOT = Path(__file__).parent.parent.parent
-SMALL = ["num_worlds=4", "rollout_length=16", "num_minibatches=2", "stop.after=2048", "output.save.every=1024"]
+SMALL = ["num_worlds=4", "rollout_length=16", "num_minibatches=2", "stop.after=1024", "output.save.every=512"]
 SMALL += ["evaluations.0.interval.every=256", "evaluations.0.num_games=2", "final_num_games=4", "recorders=[]"]
+SMALL += ["evaluations.0.max_rounds=50"]
 SWEEP: dict[str, Any] = {
     "seed": 1,
     "base": ["base.yml"],
@@ -224,7 +225,7 @@ def test_each_run_sees_its_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ({"place": SWEEP["place"] | {"cores_per_run": 2}}, r"place\.cores_per_run: expected at most cores = 1, got 2"),
         (
             {"budget": SWEEP["budget"] | {"total": {"after": 10, "unit": "env_steps"}}},
-            r"budget\.total\.after: expected at least 2048, the env steps of one trial, got 10",
+            r"budget\.total\.after: expected at least 1024, the env steps of one trial, got 10",
         ),
         ({"budget": SWEEP["budget"] | {"trials": 0}}, r"budget\.trials: expected"),
         ({"constraints": ["num_worlds * 4"]}, r"constraints\.0: .*expected a comparison, .*got 16"),

@@ -69,6 +69,7 @@ class Seating:
         for player in parts.learners:
             if meets := config.meets_of(player.name):
                 self.blocks[player.name] = blocks_of(player.name, meets, player.num_worlds, config.players)
+        self.is_used = bool(self.blocks or self.past)
         self.seated = {name: [dict[str, list[int]]() for _ in blocks] for name, blocks in self.blocks.items()}
         self.files: dict[str, dict[int, str]] = {name: {} for name in self.past}
         self.num_copied = dict.fromkeys(self.past, 0)

@@ -177,9 +177,9 @@ class Trainer(Training):
     Nothing must be implemented.
 
     `_train` may use: `give_turn`, `learners`, `players`, `player_of`, `game`, `fused_game`, `config`, `device`; to
-    learn by hand `roll_out`, `roll_out_of`, `before_step`, `after_step`, `safe_point`, `set_training`; of the player in each seat
-    `host_net`, `host_optimizer`, `host_lr_scheduler`, `host_er_scheduler`, `host_replay_buffer` (and so for each role);
-    `env_steps`, `opt_steps`, `epochs`, `episodes`, `epoch_counts`, which are only read; `evaluate`, `recent_returns`,
+    learn by hand `roll_out`, `roll_out_of`, `before_step`, `after_step`, `safe_point`, `set_training`; of the player in
+    each seat `host_net`, `host_optimizer`, `host_lr_scheduler`, `host_er_scheduler`, `host_replay_buffer` (and so for
+    each role); `env_steps`, `opt_steps`, `epochs`, `episodes`, `epoch_counts`, which are only read; `evaluate`, `recent_returns`,
     `note`, `log`, `end_run`, `is_asked_to_leave`, `extra_state`; and `during`, a context in which the display says what
     a loop does now.
     """
@@ -605,7 +605,8 @@ class Trainer(Training):
         if self.given_data:
             acted["files"] = {data.player: data.sha256 for data in self.given_data}
         own = {"turn": self.turn, **acted, "metrics": self.metrics.state_dict(), "players": players, "worlds": worlds}
-        return super().state_dict() | own | self.seating.state_dict() | {"game": self.game.state_dict()}
+        meetings = self.seating.state_dict() if self.seating.is_used else {}
+        return super().state_dict() | own | meetings | {"game": self.game.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
@@ -615,7 +616,8 @@ class Trainer(Training):
         self.game.load_state_dict(state["game"])
         for name, player_state in state["players"].items():
             self.players[name].load_state_dict(player_state)
-        self.seating.load_state_dict(state)
+        if self.seating.is_used:
+            self.seating.load_state_dict(state)
         for name, worlds in self.worlds.items():
             if name in state["worlds"]:
                 worlds.load_state_dict(state["worlds"][name])

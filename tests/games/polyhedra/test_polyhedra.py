@@ -110,7 +110,7 @@ def test_a_round_computed_by_hand(
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_random_games_are_those_of_the_plain_rules(reduction: str, n: int) -> None:
     game = make(dimension=n, reduction=reduction, max_num_points=9, max_value=7)
-    keys = world_keys(n, 150, CPU)
+    keys = world_keys(n, 80, CPU)
     state = game.reset(fold(keys, 0))
     boards = boards_of(state["points"])
     assert all(board == reduced(board, reduction) for board in boards)

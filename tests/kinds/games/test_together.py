@@ -148,7 +148,7 @@ def test_env_steps_and_games_count_once(make_config: MakeConfig, tmp_path: Path)
 
 
 def test_a_stop_at_any_safe_point_changes_no_bit(make_config: MakeConfig, tmp_path: Path) -> None:
-    config = make_config(TOGETHER | {"stop": {"after": 24, "unit": "opt_steps"}})
+    config = make_config(TOGETHER | {"stop": {"after": 16, "unit": "opt_steps"}})
     with at_call(Trainer, "safe_point", 0, lambda *_: None) as calls:
         fit(tmp_path / "alone", config)
     assert len(calls) > 15
