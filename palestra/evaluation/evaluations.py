@@ -228,10 +228,8 @@ class Evaluations:
         """Return the weights of players that learn, past selves, and the state of the game, as in a checkpoint."""
         weights = {name: player.weights() for name, player in self.players.items() if player.learning}
         state = {"players": weights, "game": self.game.state_dict()}
-        judged = {name for config in self.configs.values() for each in config.pairings for name in each.values()}
-        scripts = {name: self.players[name].script for name in judged & self.players.keys()}
-        kept = {name: each.kept for name, each in scripts.items() if isinstance(each, PastPolicy)}
-        if kept:
+        scripts = {name: player.script for name, player in self.players.items()}
+        if kept := {name: each.kept for name, each in scripts.items() if isinstance(each, PastPolicy)}:
             state["past"] = {name: {past: f"{name}/{past}" for past in own} for name, own in kept.items()}
             state["copies"] = {f"{name}/{past}": each for name, own in kept.items() for past, each in own.items()}
         return state

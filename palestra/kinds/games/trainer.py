@@ -179,9 +179,9 @@ class Trainer(Training):
     `_train` may use: `give_turn`, `learners`, `players`, `player_of`, `game`, `fused_game`, `config`, `device`; to
     learn by hand `roll_out`, `roll_out_of`, `before_step`, `after_step`, `safe_point`, `set_training`; of the player in
     each seat `host_net`, `host_optimizer`, `host_lr_scheduler`, `host_er_scheduler`, `host_replay_buffer` (and so for
-    each role); `env_steps`, `opt_steps`, `epochs`, `episodes`, `epoch_counts`, which are only read; `evaluate`, `recent_returns`,
-    `note`, `log`, `end_run`, `is_asked_to_leave`, `extra_state`; and `during`, a context in which the display says what
-    a loop does now.
+    each role); `env_steps`, `opt_steps`, `epochs`, `episodes`, `epoch_counts`, which are only read; `evaluate`,
+    `recent_returns`, `note`, `log`, `end_run`, `is_asked_to_leave`, `extra_state`; and `during`, a context in which the
+    display says what a loop does now.
     """
 
     run_config = RunConfig
