@@ -99,17 +99,16 @@ class Evaluations:
 
     def _exploit(self, name: str, config: ExploitabilityConfig) -> dict[str, float]:
         policies = self._policies(name, config.roles)
-        seats: dict[str, list[tuple[float, Policy]]] = {}
+        seats: dict[str, list[Policy]] = {role: [policy] for role, policy in policies.items()}
         for role, policy in policies.items():
-            seats[role] = [(1.0, policy)]
             if isinstance(policy, PastPolicy):
                 if self.exploitability[name].positions is not None:
-                    got = f"got {config.roles[role]!r}, past selves"
-                    raise ConfigError.at(role, f"expected one player, because games have more than one round, {got}")
-                mixture: list[Policy] = [policy.past_self(each) for each in policy.kept]
-                mixture = mixture or [policy.make(policy.game, role).policy(explore=False)]  # before the first copy
-                seats[role] = [(1.0 / len(mixture), each) for each in mixture]
-        return self.exploitability[name].scores(seats)
+                    expected = "expected one player, because games have more than one round"
+                    raise ConfigError.at(role, f"{expected}, got {config.roles[role]!r}, past selves")
+                first = policy.make(policy.game, role).policy(explore=False)  # before there is a copy
+                seats[role] = [policy.past_self(each) for each in policy.kept] or [first]
+        mixtures = {role: [(1.0 / len(those), each) for each in those] for role, those in seats.items()}
+        return self.exploitability[name].scores(mixtures)
 
     def _held_out(self, game: Game) -> Game:
         """Return the game of evaluations, whose observations are transformed as in the run's game.

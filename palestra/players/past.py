@@ -16,6 +16,7 @@ from palestra.games.game import TensorGame
 from palestra.games.policy import Decision, Memory, Observes, Policy
 from palestra.players.player import Player
 from palestra.randomness import fold
+from palestra.rollouts.seated import SeatedPolicy, Sitter
 
 
 class UniformChoiceConfig(Config):
@@ -141,25 +142,9 @@ class PastPolicy:
 
     def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
         """Decide by the past self of each world, which the memory knows; worlds of a new game get theirs in turn."""
-        all_kept, numbers = list(self.kept), torch.arange(len(keys), device=keys.device)
-        if not memory:
-            memory = {"self": torch.zeros_like(keys)}
-        begins = memory["self"] == 0
-        in_turn = (numbers + fold(keys[:1], 0)) % len(all_kept) + 1
-        chosen = torch.where(begins, in_turn, memory["self"])
-        action, remembered = torch.zeros(0), {"self": chosen}
-        for number, opt_steps in enumerate(all_kept, start=1):
-            worlds = (chosen == number).nonzero().squeeze(1)
-            if not len(worlds):
-                continue
-            own = {name: each[worlds] for name, each in memory.items() if name != "self"}
-            seen = {name: each[worlds] for name, each in view.items()}
-            decision = self.past_self(opt_steps).act(seen, legal[worlds], keys[worlds], own)
-            if not len(action):
-                action = decision.action.new_zeros((len(keys), *decision.action.shape[1:]))
-            action[worlds] = decision.action
-            for name, each in decision.memory.items():
-                if name not in remembered:
-                    remembered[name] = each.new_zeros((len(keys), *each.shape[1:]))
-                remembered[name][worlds] = each
-        return Decision(action, {}, remembered)
+        number, before = torch.arange(len(keys), device=keys.device), memory.get("self", torch.zeros_like(keys))
+        chosen = torch.where(before == 0, (number + fold(keys[:1], 0)) % len(self.kept) + 1, before)
+        sitters = [Sitter((chosen == n).nonzero()[:, 0], self.past_self(past)) for n, past in enumerate(self.kept, 1)]
+        seated = SeatedPolicy(sitters, len(keys), keys.device, is_held=False)
+        decision = seated.act({"state": view}, legal, keys, memory)
+        return Decision(decision.action, {}, decision.memory | {"self": chosen})

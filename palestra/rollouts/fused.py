@@ -220,7 +220,7 @@ class FusedGame(PlayedGame):
     def seat(self, worlds: Worlds, sitters: Tensor) -> None:
         """Let other past selves sit: int64 (B, R), as in Results. A game whose sitter changes is cut off, uncounted."""
         assert worlds.results is not None
-        changed = worlds.results.seat(sitters)
+        changed, worlds.results.sitters = sitters != worlds.results.sitters, sitters
         for role, memory in worlds.memory.items():
             left = ~changed[:, self.game.roles.index(role)]
             worlds.memory[role] = {name: _keep(left, value, 0) for name, value in memory.items()}

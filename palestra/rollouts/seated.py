@@ -5,7 +5,7 @@ Letters: B worlds, N worlds of one sitter, R roles.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,15 +31,15 @@ class SeatedPolicy:
     observes: Observes = "seats"
 
     def __init__(self, sitters: Sequence[Sitter], num_worlds: int, device: torch.device, is_held: bool) -> None:
-        self.sitters = [each for number, each in enumerate(sitters) if len(each.worlds) or number == 0]
-        self.observed = [each.policy.observes for each in self.sitters]
+        self.sitters = {number: each for number, each in enumerate(sitters) if len(each.worlds) or number == 0}
+        self.observed = [each.policy.observes for each in self.sitters.values()]
         self.held = torch.zeros(num_worlds, dtype=torch.bool, device=device)
         self.held[sitters[0].worlds] = is_held
 
     def act(self, view: Mapping[str, Any], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
         """Let each sitter decide in its worlds. view: by what policies observe, tensors (B, ...) by name."""
         action, extras, remembered = torch.zeros(0), {}, dict[str, Tensor]()
-        for number, (worlds, policy) in enumerate(self.sitters):
+        for number, (worlds, policy) in self.sitters.items():
             rows = worlds if len(worlds) else torch.zeros(1, dtype=torch.int64, device=worlds.device)  # for the shapes
             prefix = f"{number}/"
             own = {name.removeprefix(prefix): each[rows] for name, each in memory.items() if name.startswith(prefix)}
@@ -77,21 +77,11 @@ class Results:
     sums: Tensor
     sitters: Tensor
 
-    @classmethod
-    def begin(cls, num_worlds: int, num_roles: int, device: torch.device) -> Self:
-        sums = torch.zeros(num_worlds, 1 + 2 * num_roles, dtype=torch.float64, device=device)
-        return cls(sums, torch.full((num_worlds, num_roles), -1, device=device))
-
     def add(self, ended: Tensor, returns: Tensor, wins: Sequence[Tensor]) -> None:
         """Add the games that have `ended`, bool (B,). returns: (B, R). wins: of each role, (B,), or none."""
         columns = [torch.ones_like(ended), *returns.unbind(1), *wins]
         added = torch.stack([column.double() for column in columns], dim=1).masked_fill(~ended.unsqueeze(1), 0.0)
         self.sums[:, : len(columns)] += added
-
-    def seat(self, sitters: Tensor) -> Tensor:
-        """Let other past selves sit from now on. Returns the seats in which somebody has changed, bool (B, R)."""
-        changed, self.sitters = sitters != self.sitters, sitters
-        return changed
 
     def take(self) -> Tensor:
         """Return the sums since the last call. Waits for the device."""

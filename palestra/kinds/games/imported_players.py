@@ -79,8 +79,7 @@ def read_player(config: FromRunConfig) -> TrainedPlayer:
     checkpoints = Checkpoints(folder, keep_last=1, keep_every=None)
     players = find_players(checkpoints, config.checkpoint).state["players"]
     if config.player not in players:
-        got = f"got copies of {', '.join(players)} alone"
-        raise CheckpointError(f"expected a checkpoint {config.checkpoint} with {config.player!r}, {got}")
+        raise CheckpointError(f"expected a checkpoint with {config.player!r}, got copies of {', '.join(players)} alone")
     return TrainedPlayer(stored.game, learned.algorithm, players[config.player])
 
 

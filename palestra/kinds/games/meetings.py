@@ -45,11 +45,11 @@ def blocks_of(learner: str, meets: Sequence[MeetingConfig], num_worlds: int, pla
     found, first = [], 0
     for each in meets:
         worlds = range(first, first := first + round(each.share * num_worlds))
-        shares = {
-            role: _divided(worlds, config.num_seated)
-            for role, name in each.pairing.items()
-            if isinstance(config := players[name], PastPlayerConfig)
-        }
+        shares = {}
+        for role, name in each.pairing.items():
+            if isinstance(config := players[name], PastPlayerConfig):
+                bounds = [worlds.start + n * len(worlds) // config.num_seated for n in range(config.num_seated + 1)]
+                shares[role] = [range(*ends) for ends in pairwise(bounds)]
         found.append(Block(block_name(learner, each.pairing), each.pairing, worlds, shares))
     return found
 
@@ -57,11 +57,6 @@ def blocks_of(learner: str, meets: Sequence[MeetingConfig], num_worlds: int, pla
 def block_name(learner: str, pairing: Mapping[str, str]) -> str:
     """Name a pairing by those whom the learning player meets, with their roles."""
     return ",".join(f"{role}={name}" for role, name in pairing.items() if name != learner) or "itself"
-
-
-def _divided(worlds: range, num: int) -> list[range]:
-    bounds = [worlds.start + number * len(worlds) // num for number in range(num + 1)]
-    return [range(*each) for each in pairwise(bounds)]
 
 
 def meetings_in_words(config: Any) -> Iterator[str]:
@@ -112,9 +107,8 @@ def _meets_errors(
         yield ConfigErrorItem(at, f"expected null {reason}, got a list")
         return
     for number, each in enumerate(meets):
-        place, sitters = f"{at}.{number}.pairing", each.pairing.values()
-        yield from seat_errors(config, roles, place, each.pairing)
-        if learner not in sitters:
+        yield from seat_errors(config, roles, place := f"{at}.{number}.pairing", each.pairing)
+        if learner not in (sitters := each.pairing.values()):
             yield ConfigErrorItem(place, f"expected {learner!r} in one of its roles, got {', '.join(sitters)}")
     named = Counter(block_name(learner, each.pairing) for each in meets)
     for twice in [name for name, count in named.items() if count > 1]:

@@ -42,9 +42,8 @@ def _misfits(parts: Parts) -> Iterator[ConfigErrorItem]:
         for number, each in enumerate(parts.config.meets_of(learner.name)):
             for role, name in each.pairing.items():
                 if not parts.players[name].fits(parts.game.spaces[role], parts.game.action_spaces[role]):
-                    expected = f"expected a player that can play as {role!r}, got {name!r}"
                     place = f"players.{learner.name}.meets.{number}.pairing.{role}"
-                    yield ConfigErrorItem(place, f"{expected}, which has other observations or actions")
+                    yield ConfigErrorItem(place, f"expected a player that can play as {role!r}, got {name!r}")
 
 
 def past_of(parts: Parts) -> dict[str, PastPolicy]:
@@ -90,8 +89,10 @@ class Seating:
             return
         num, device, own = len(worlds.keys), worlds.keys.device, players[learner]
         first %= own.num_worlds  # in a replica
-        worlds.results = worlds.results or Results.begin(num, len(roles), device)
-        past_selves, game.policies = torch.full((num, len(roles)), -1), {}
+        past_selves, game.policies = torch.full((num, len(roles)), -1, device=device), {}
+        if worlds.results is None:
+            sums = torch.zeros(num, 1 + 2 * len(roles), dtype=torch.float64, device=device)
+            worlds.results = Results(sums, past_selves.clone())
         for index, role in enumerate(roles):
             places: dict[Any, list[range]] = {learner: []} if role in own.roles else {}
             policies: dict[Any, Policy] = {}
@@ -110,7 +111,7 @@ class Seating:
             numbers = {who: torch.tensor([*chain(*those)], dtype=torch.int64) for who, those in places.items()}
             sitting = [Sitter(those.to(device), policies[who]) for who, those in numbers.items()]
             game.policies[role] = SeatedPolicy(sitting, num, device, is_held=role in own.roles)
-        game.seat(worlds, past_selves.to(device))
+        game.seat(worlds, past_selves)
 
     # ---- past selves -------------------------------------------------------------------------------------
 
@@ -143,8 +144,8 @@ class Seating:
                 del kept[oldest]
                 gone.append(self.files[name].pop(oldest))
         for learner, blocks in self.blocks.items():
-            for met in list(self.scores[learner]):
-                if met.past is None or met.past not in self._met(learner, met).kept:
+            for met in [*self.scores[learner]]:
+                if not met.role or met.past not in self._met(learner, met).kept:
                     del self.scores[learner][met]
             scores = _summed(replica.each("results against past selves", _plain(self.scores[learner])))
             for number, (block, seated) in enumerate(zip(blocks, self.seated[learner], strict=True)):

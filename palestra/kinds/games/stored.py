@@ -147,8 +147,8 @@ class StoredGames(Stored):
         load_kept(past_of(self.parts), state)
         for lacking in [each.name for each in self.parts.learners if each.name not in state["players"]]:
             if lacking in self.config.roles.values():
-                expected = f"expected a checkpoint with {lacking!r}"
-                raise CheckpointError(f"{expected}, got copies of {', '.join(state['players'])} alone")
+                there = ", ".join(state["players"])
+                raise CheckpointError(f"expected a checkpoint with {lacking!r}, got copies of {there} alone")
             del self.players[lacking]
         for name, player_state in state["players"].items():
             if self.explores and "optimizers" in player_state:  # runs that palestra ships have weights alone

@@ -605,8 +605,8 @@ class Trainer(Training):
         if self.given_data:
             acted["files"] = {data.player: data.sha256 for data in self.given_data}
         own = {"turn": self.turn, **acted, "metrics": self.metrics.state_dict(), "players": players, "worlds": worlds}
-        meetings = self.seating.state_dict() if self.seating.is_used else {}
-        return super().state_dict() | own | meetings | {"game": self.game.state_dict()}
+        own |= self.seating.state_dict() if self.seating.is_used else {}
+        return super().state_dict() | own | {"game": self.game.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
