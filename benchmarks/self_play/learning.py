@@ -113,9 +113,16 @@ def final(run: RunData, evaluation: str, score: str, **seats: str) -> float:
 
 
 def exploited(run: RunData) -> Data:
-    zeros = [each for each in run.results("exploitability") if each.record["pairs"][0]["scores"]["exploitability"] == 0]
-    first = float(zeros[0].record["opt_steps"]) if zeros else float("inf")
-    return {"exploitability": final(run, "exploitability", "exploitability"), "opt steps to the first 0": first}
+    found = [
+        (each.record["pairs"][0]["scores"]["exploitability"], each.record["opt_steps"])
+        for each in run.results("exploitability")
+    ]
+    least, at = min(found)
+    return {
+        "exploitability of the best checkpoint": least,
+        "its opt step": at,
+        "exploitability at the end": found[-1][0],
+    }
 
 
 def mixed(run: RunData) -> Data:
