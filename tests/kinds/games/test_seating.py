@@ -19,6 +19,7 @@ from resuming import Killed, assert_same_bits, at_call, fit, kill, records, stop
 from palestra import ConfigError, load_player, make_trainer
 from palestra.commands.replay import verify
 from palestra.config import load_yaml
+from palestra.evaluation.exploitability import action_probabilities
 from palestra.games.nim import NimGame
 from palestra.kinds.games.config import RunConfig
 from palestra.kinds.games.imported_players import read_player
@@ -369,3 +370,42 @@ def test_past_hosts_and_agents_of_the_polyhedra_game(tmp_path: Path) -> None:
     met = {whom: told for each in training for whom, told in each["players"]["host"]["meets"].items()}
     assert set(met) == {"agent=agent", "agent=past_agent"}
     assert all(0.0 <= each["won"] <= 1.0 for each in met.values())
+
+
+def test_the_mixture_of_past_selves_is_exploited_in_games_of_one_round(tmp_path: Path) -> None:
+    config = league(LEARNERS["ppo"] | {"evaluation": "sampled"})
+    exploited = {"roles": dict.fromkeys(NIM, "past"), "max_positions": 1000}
+    evaluation = {"num_games": 1, "final_num_games": 1, "seed": None, "at_start": True, "interval": None}
+    config["evaluations"] = [{"name": "main", **evaluation, "played_by": {"name": "exploitability", **exploited}}]
+    config["best"] = None
+    with pytest.raises(
+        ConfigError, match="first: expected one player, because games have more than one round, got 'past'"
+    ):
+        make_trainer(config, run=tmp_path / "nim")
+    seats = {"row": "main", "column": "main"}
+    payoffs = [[[x, -x] for x in row] for row in ([0.0, -1.0, 2.0], [1.0, 0.0, -1.0], [-2.0, 1.0, 0.0])]
+    config["game"] = {
+        "name": "matrix",
+        "payoffs": payoffs,
+        "num_rounds": 1,
+        "observation": config["game"]["observation"],
+    }
+    config["players"] = {name: config["players"][name] for name in ("main", "past")}
+    pairings = [{"row": "main", "column": "past"}, {"row": "past", "column": "main"}]
+    config["players"]["main"]["meets"] = [{"share": 0.5, "pairing": each} for each in pairings]
+    config["evaluations"][0]["played_by"]["roles"] = {"row": "past", "column": "past"}
+    trainer = fit(tmp_path / "run", config | {"roles": seats, "stop": {"after": 40, "unit": "opt_steps"}})
+    table, kept = torch.tensor(payoffs)[:, :, 0].double(), trainer.seating.past["past"].kept
+    assert len(kept) == 3
+    game, mixed = trainer.game, {}
+    for role in ("row", "column"):
+        script: Any = trainer.players["past"].policy(False, role)
+        told = [
+            action_probabilities(script.past_self(each), game, role, game.reset(torch.zeros(1).long())) for each in kept
+        ]  # type: ignore[attr-defined]
+        mixed[role] = torch.stack(told).mean(0)[0]
+    of_both = [-float((mixed["row"] @ table).min()), float((table @ mixed["column"]).max())]  # its value is 0
+    [*_, last] = [each for each in records(tmp_path / "run") if each["kind"] == "evaluation"]
+    found = last["pairs"][0]["scores"]
+    assert found["exploitability"] == pytest.approx(sum(of_both) / 2, abs=1e-6)
+    assert found["exploitability"] > 0.01
