@@ -154,10 +154,10 @@ def files_of_checkpoints(run: Path) -> Iterator[tuple[Path, str]]:
         place = folder.checkpoints.below(number)
         for name in place.names():
             yield place.path / name, f"checkpoints/{number}/{name}"
-    begun: dict[str, None] = {}  # the files with which the run has begun, which a checkpoint names
+    begun: dict[str, None] = {}  # the files with which the run has begun, and past selves, which a checkpoint names
     for number in named.values():
         with suppress(CheckpointError):
             once = Manifest.read(folder.checkpoints.below(number)).once
-            begun |= dict.fromkeys(f"{place}/{name}" for place in BEGUN for name in once.get(place, {}))
+            begun |= dict.fromkeys(f"{place}/{name}" for place in (*BEGUN, "past") for name in once.get(place, {}))
     for path in begun:
         yield folder.path / path, path

@@ -459,7 +459,8 @@ class Checkpoints:
             segments |= manifest.segments().keys()
             copies |= manifest.once.get("past", {}).keys()
         self.buffers.remove_files(lambda name: SEGMENT.fullmatch(name) and name not in segments)
-        past.remove_files(lambda name: ONCE["past"].fullmatch(name) and name not in copies)
+        if "past" in self.once:  # else it is not known yet what the next one names
+            past.remove_files(lambda name: ONCE["past"].fullmatch(name) and name not in copies)
 
 
 def _read_copies(folder: Folder, past: Mapping[str, StoredFile]) -> dict[str, Any]:

@@ -89,7 +89,7 @@ def meeting_errors(config: Any, roles: Sequence[str]) -> Iterator[ConfigErrorIte
             if isinstance(player.choice, PrioritizedChoiceConfig) and len(roles) != 2:
                 expected = f"expected 'uniform' in a game of {len(roles)} roles, in which nobody wins against another"
                 yield ConfigErrorItem(f"{at}.choice.name", f"{expected}, got 'prioritized'")
-    for name in learners:
+    for name in [each for each in learners if not isinstance(config.num_worlds, dict) or each in config.num_worlds]:
         if (meets := config.players[name].meets) is not None:
             yield from _meets_errors(config, roles, name, meets)
 

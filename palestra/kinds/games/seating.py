@@ -22,7 +22,6 @@ from palestra.scaling.replica import Replica
 from palestra.storage.stored_files import StoredFile, copied, to_bytes
 
 TALLIES = ("scores", "news")
-NO_CONTESTS = np.zeros(2)
 
 
 class Met(NamedTuple):
@@ -161,7 +160,7 @@ class Seating:
         """Draw past selves from all that are kept, each independently of the others."""
         config, script = self.parts.config, self._met(learner, met)
         kept = list(script.kept)
-        contests = [scores.get(met._replace(past=past), NO_CONTESTS) for past in kept]
+        contests = [scores.get(met._replace(past=past), (0.0, 0.0)) for past in kept]
         weights = np.array([script.config.choice.weight(*each) for each in contests])
         key = fold_number(base_key(config.seed, f"player/{learner}/meets/{met.block}/{met.role}"), kept[-1])
         drawn = random_floats(torch.tensor(key), num).double().numpy()

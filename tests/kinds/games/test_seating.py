@@ -409,3 +409,19 @@ def test_the_mixture_of_past_selves_is_exploited_in_games_of_one_round(tmp_path:
     found = last["pairs"][0]["scores"]
     assert found["exploitability"] == pytest.approx(sum(of_both) / 2, abs=1e-6)
     assert found["exploitability"] > 0.01
+
+
+def test_a_missing_number_of_worlds_is_told_beside_meetings() -> None:
+    config = league(LEARNERS["dqn"]) | {"num_worlds": {"main": 8}}
+    with pytest.raises(
+        ConfigError, match=r"num_worlds\.exploiter: expected an integer >= 1 for each player that learns"
+    ):
+        make_trainer(config)
+
+
+def test_a_run_that_saves_nothing_keeps_its_past_selves_in_memory(tmp_path: Path) -> None:
+    config = league(LEARNERS["dqn"])
+    config["output"] |= {"save": None}
+    trainer = fit(tmp_path / "run", config)
+    assert len(trainer.seating.past["past"].kept) == 3
+    assert not (tmp_path / "run" / "past").exists()
