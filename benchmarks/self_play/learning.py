@@ -1,6 +1,6 @@
 """What players learn by self-play: without past selves, with them, and in a league.
 
-    python -m benchmarks.self_play.learning [--only TEXT] [--seeds 0..2] [--folder runs/self_play]
+    python -m benchmarks.self_play.learning [--only TEXT] [--seeds 0..2] [--times 1] [--folder runs/self_play]
 
 Each run that is finished in the folder is read, not trained again; one that is not goes on. README.md says more.
 """
@@ -158,12 +158,27 @@ WORKS: dict[str, tuple[Callable[[], Data], Callable[[RunData], Data]]] = {
 }
 
 
-def trained(folder: Path, name: str, seed: int) -> RunData:
+def lengthened(config: Data, times: int) -> Data:
+    """Train so many times as long, with schedules and intervals that are as much longer."""
+    longer = ("num_steps", "interval", "after", "every")
+    return {
+        key: lengthened(value, times)
+        if isinstance(value, dict)
+        else [lengthened(each, times) if isinstance(each, dict) else each for each in value]
+        if isinstance(value, list)
+        else value * times
+        if key in longer
+        else value
+        for key, value in config.items()
+    }
+
+
+def trained(folder: Path, name: str, seed: int, times: int) -> RunData:
     run = folder / f"{name.replace(', ', '-').replace(' ', '_')}-{seed}"
     if run.exists():
         words = ["resume", run]
     else:
-        config = WORKS[name][0]() | {"seed": seed}
+        config = lengthened(WORKS[name][0](), times) | {"seed": seed}
         config["output"] |= {"recorders": [], "display": "quiet"}
         file = run.with_suffix(".yml")
         file.write_text(json.dumps(config))
@@ -193,13 +208,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", metavar="TEXT", help="the works in whose names it occurs")
     parser.add_argument("--seeds", type=read_seeds, default=list(range(3)), metavar="FIRST..LAST")
+    parser.add_argument("--times", type=int, default=1, help="train so many times as long, in a folder of its own")
     parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "self_play")
     parser.add_argument("--json", type=Path, help="write every score to this file, too")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     rows: list[Data] = []
     for name in (name for name in WORKS if given.only in name):
-        points = {seed: WORKS[name][1](trained(given.folder.absolute(), name, seed)) for seed in given.seeds}
+        folder, times = given.folder.absolute(), given.times
+        points = {seed: WORKS[name][1](trained(folder, name, seed, times)) for seed in given.seeds}
         rows += rows_of(name, points)
         print(markdown(rows[-len(next(iter(points.values()))) :]), file=sys.stderr, flush=True)
     tell_table(markdown(rows), rows, given.json)
