@@ -105,7 +105,7 @@ class Evaluations:
                 if self.exploitability[name].positions is not None:
                     expected = "expected one player, because games have more than one round"
                     raise ConfigError.at(role, f"{expected}, got {config.roles[role]!r}, past selves")
-                first = policy.make(policy.game, role).policy(explore=False)  # before there is a copy
+                first = policy.make(policy.game, role).policy(policy.config.explores)  # before there is a copy
                 seats[role] = [policy.past_self(each) for each in policy.kept] or [first]
         mixtures = {role: [(1.0 / len(those), each) for each in those] for role, those in seats.items()}
         return self.exploitability[name].scores(mixtures)
@@ -241,7 +241,7 @@ class Evaluations:
         pairings = self.configs[name].pairings
         if isinstance(self.configs[name], UserEvaluationConfig):
             return pairings or [dict(self.roles)]
-        return [p for p in pairings if with_scripted or any(self._learns(sitter) for sitter in p.values())]
+        return [p for p in pairings if with_scripted or any(self._changes(sitter) for sitter in p.values())]
 
     def most_rounds(self, name: str) -> int | None:
         """Return after how many rounds an evaluation cuts off its games; None for one of the user's own."""
@@ -322,6 +322,9 @@ class Evaluations:
 
     def _seed(self, config: EvaluationConfig | UserEvaluationConfig) -> int:
         return self.seed if config.seed is None else config.seed
+
+    def _changes(self, name: str) -> bool:
+        return self._learns(name) or (name in self.players and isinstance(self.players[name].script, PastPolicy))
 
     def _learns(self, name: str) -> bool:
         return name in self.players and self.players[name].learning

@@ -3,11 +3,11 @@
 Letters: B worlds.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from copy import copy, deepcopy
 from typing import Annotated, Any, ClassVar, Literal, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,8 +23,8 @@ class UniformChoiceConfig(Config):
     name: Literal["uniform"]
     """each past self with the same probability"""
 
-    def weight(self, contests: float, won: float) -> float:
-        return 1.0
+    def weights(self, contests: np.ndarray, won: np.ndarray) -> np.ndarray:
+        return np.ones_like(contests)
 
 
 class PrioritizedChoiceConfig(Config):
@@ -39,10 +39,10 @@ class PrioritizedChoiceConfig(Config):
     prior_games: PositiveFloat
     """contests that count as had before the first one, half of them lost"""
 
-    def weight(self, contests: float, won: float) -> float:
-        """Return a number proportional to the probability of a past self, by the contests of the player with it."""
+    def weights(self, contests: np.ndarray, won: np.ndarray) -> np.ndarray:
+        """Return numbers proportional to the probabilities of past selves, by the contests of the player with each."""
         lost = (contests - won + 0.5 * self.prior_games) / (contests + self.prior_games)
-        return math.pow(lost, self.power)
+        return (lost / lost.max()) ** self.power
 
 
 class PastPlayerConfig(Config):
@@ -78,7 +78,9 @@ class PastSelf:
         self.policy: Policy | None = None
 
     def load(self, state: Mapping[str, Any]) -> Self:
-        self.player.load_acting_state(deepcopy(dict(state["player"])))  # an algorithm may write into it
+        now = {key: schedule.state_dict() for key, schedule in self.player.schedules().items()}
+        then: dict[str, Any] = deepcopy(dict(state["player"]))  # an algorithm may write into it
+        self.player.load_acting_state(then | {"schedules": now | then["schedules"]})  # a branch may have others
         self.player.set_training(False)
         self.game.load_state_dict(state["game"])
         self.policy = self.player.policy(self.explores)
@@ -90,8 +92,8 @@ class PastSelf:
 
     def probabilities(self, view: Mapping[str, Tensor], legal: Tensor) -> Tensor | None:
         """Return the probabilities of its actions, (B, A); None if it tells none."""
-        told: Tensor | None = getattr(self.policy, "probabilities", lambda view, legal: None)(self._seen(view), legal)
-        return told
+        tell: Callable[..., Tensor | None] | None = getattr(self.policy, "probabilities", None)
+        return None if tell is None else tell(self._seen(view), legal)
 
     def _seen(self, view: Mapping[str, Tensor]) -> dict[str, Tensor]:
         state = dict(view)
@@ -143,7 +145,8 @@ class PastPolicy:
     def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
         """Decide by the past self of each world, which the memory knows; worlds of a new game get theirs in turn."""
         number, before = torch.arange(len(keys), device=keys.device), memory.get("self", torch.zeros_like(keys))
-        chosen = torch.where(before == 0, (number + fold(keys[:1], 0)) % len(self.kept) + 1, before)
+        turn = number + self.game.roles.index(self.role) * (number // len(self.kept))  # so that all meet all
+        chosen = torch.where(before == 0, (turn + fold(keys[:1], 0)) % len(self.kept) + 1, before)
         sitters = [Sitter((chosen == n).nonzero()[:, 0], self.past_self(past)) for n, past in enumerate(self.kept, 1)]
         seated = SeatedPolicy(sitters, len(keys), keys.device, is_held=False)
         decision = seated.act({"state": view}, legal, keys, memory)

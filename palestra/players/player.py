@@ -21,6 +21,7 @@ from palestra.rollouts.fused import Worlds
 from palestra.rollouts.solo import SoloWorlds
 from palestra.runtime.intervals import Counter, set_counts
 from palestra.schedules import Schedule, read_schedule, schedules_in
+from palestra.storage.stored_files import CheckpointError
 
 Metrics = Mapping[str, Recordable]
 
@@ -85,7 +86,7 @@ class Player:
     critics alone. num_predictions: calls of `predict`. frozen: whether it has no turn in this epoch
     (palestra.players.updates). turn_progress: how far the loops of an unfinished turn have come
     (palestra.algorithms.turn.Turn). replica: the place of its training among those that learn the same networks; None:
-    it learns alone.
+    it learns alone. lacks: why it cannot act, of a player that a checkpoint lacks; None: it can.
     """
 
     name: str
@@ -116,6 +117,7 @@ class Player:
     frozen: bool = False
     turn_progress: dict[str, dict[str, int]] = field(default_factory=dict)
     replica: AnyReplica | None = None
+    lacks: str | None = None
 
     opt_steps = Counter("after_step(player, metrics) of the trainer")
     env_steps = Counter("roll_out(role, num_rounds) of the trainer")
@@ -187,8 +189,7 @@ class Player:
         """
         if self.script is not None:
             return self._script_in(role or self.roles[0])
-        assert self.algorithm is not None
-        return self.algorithm.policy(explore)
+        return self._learned().policy(explore)
 
     def predict(
         self,
@@ -231,7 +232,14 @@ class Player:
 
     def predictor(self, deterministic: bool, role: str) -> Policy:
         """Return how `predict` acts in a role."""
-        return self._script_in(role) if self.algorithm is None else self.algorithm.predictor(deterministic)
+        return self._script_in(role) if self.algorithm is None else self._learned().predictor(deterministic)
+
+    def _learned(self) -> Learner:
+        """Return the algorithm by which it acts. Raises CheckpointError for a player that its checkpoint lacks."""
+        if self.lacks is not None:
+            raise CheckpointError(self.lacks)
+        assert self.algorithm is not None
+        return self.algorithm
 
     def _script_in(self, role: str) -> Script:
         assert self.script is not None

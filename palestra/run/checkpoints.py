@@ -465,14 +465,10 @@ class Checkpoints:
 
 def _read_copies(folder: Folder, past: Mapping[str, StoredFile]) -> dict[str, Any]:
     """The copies of past selves in some files, by name. Raises DamagedError."""
-    copies = {}
-    for name, stored in past.items():
-        content = read_checked(folder, name, stored)
-        try:
-            copies[name] = from_bytes(content)
-        except (*NOT_OURS, SafetensorError) as error:
-            raise DamagedError(f"{folder.path / name} does not hold the copy of a player ({error!r})") from error
-    return copies
+    try:
+        return {name: from_bytes(read_checked(folder, name, stored)) for name, stored in past.items()}
+    except (*NOT_OURS, SafetensorError) as error:
+        raise DamagedError(f"{folder.path} does not hold copies of players ({error!r})") from error
 
 
 def _is_unfinished(ours: re.Pattern[str], name: str) -> bool:

@@ -1,6 +1,6 @@
 """The checkpoints of a run that trains, and their mirror: saves the state of a training, and reads it back."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from copy import deepcopy
 from dataclasses import replace
@@ -135,10 +135,10 @@ class RunCheckpoints:
             path = self.run.folder.path / folder / name
             self.run.display.error(f"{path} waits in memory, until a save succeeds: {error}; training goes on")
 
-    def forget_once(self, folder: OnceFolder, names: Iterable[str]) -> None:
-        """Let later checkpoints name these files no more, which go with the last checkpoint that does."""
-        for name in names:
-            self.stored.once[folder].pop(name)
+    def keep_once(self, folder: OnceFolder, names: Collection[str]) -> None:
+        """Let later checkpoints name only these files of a folder; others go with the last checkpoint that does."""
+        for name in [name for name in self.stored.once[folder] if name not in names]:
+            del self.stored.once[folder][name]
             self.stored.unwritten.pop((folder, name), None)
 
     def leaves_out_rows(self, buffers: Mapping[str, ReplayBuffer], is_finished: bool) -> bool:

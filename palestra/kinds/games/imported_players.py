@@ -3,6 +3,7 @@
 The run in which they play copies them into its folder.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,6 +24,7 @@ from palestra.run.shipped import find_run
 from palestra.run.trained_models import TrainedModel
 from palestra.run.warm_starts import errors_at
 from palestra.storage.disk import Folder, RunFolderError, writing
+from palestra.storage.manifest import NUMBER
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.stored_files import DamagedError
 
@@ -91,14 +93,15 @@ def find_players(checkpoints: Checkpoints, which: str) -> LoadedCheckpoint:
     try:
         return checkpoints.load(which, check_rows=False)
     except MissingCheckpointError as error:
-        if not which.startswith(AT):
+        if not re.fullmatch(AT + NUMBER, which):
             raise
         latest = checkpoints.load("latest", check_rows=False)
-        configs, copies = latest.state["config"]["players"], latest.state.get("copies", {})
+        copies = latest.state.get("copies", {})
         by_step: dict[int, dict[str, Any]] = {}
         for name, files in latest.state.get("past", {}).items():
             for opt_steps, file in files.items():
-                by_step.setdefault(opt_steps, {})[configs[name]["past_of"]] = copies[file]
+                copied_player = latest.state["config"]["players"][name]["past_of"]
+                by_step.setdefault(opt_steps, {})[copied_player] = copies[file]
         if (found := by_step.get(int(which.removeprefix(AT)))) is None:
             if not by_step:
                 raise

@@ -5,7 +5,9 @@ some. The run may come from another person: of the modules that it names those a
 environment is built. Runs that need others, or an environment, have no sample games.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import torch
@@ -18,7 +20,7 @@ from palestra.games.game import TensorGame
 from palestra.games.trace import PictureStyle, Scene, Storyboard, Trace
 from palestra.kinds.games.seating import past_of
 from palestra.kinds.games.stored import StoredGames
-from palestra.recording.results import names_of_pairing, thinned
+from palestra.recording.results import as_float, names_of_pairing, thinned
 from palestra.report.blocks import (
     Block,
     Cell,
@@ -33,6 +35,7 @@ from palestra.report.blocks import (
     Talks,
     section_of_first_runs,
 )
+from palestra.report.evaluation_tables import heat_cell
 from palestra.report.figures import FONT_SIZE, INK, SERIES, Figures
 from palestra.report.groups import Group, step_unit
 from palestra.report.learning import legend, metric_figure
@@ -92,10 +95,14 @@ def meetings_section(groups: Sequence[Group], figures: Figures) -> list[Section]
     for run in runs:
         for player in run.players:
             blocks += [*_past_selves_met(run, player, unit)]
-    for group in groups:
+    found = [Section("meetings", "Who met whom", blocks)] if blocks else []
+    with_past = [each for each in groups if any("past_of" in dict(it) for it in each.runs[0].players.values())]
+
+    def games_of(run: RunData) -> list[Block]:
         with importing_no_others():
-            blocks += [*_past_selves_among_themselves(group.runs[0])]
-    return [Section("meetings", "Who met whom", blocks)] if blocks else []
+            return [*_past_selves_among_themselves(run)]
+
+    return found + section_of_first_runs("past", "Past selves", with_past, games_of, "They cannot play")
 
 
 def _past_selves_met(run: RunData, player: str, unit: str) -> Iterator[Table]:
@@ -109,11 +116,10 @@ def _past_selves_met(run: RunData, player: str, unit: str) -> Iterator[Table]:
     for block, moments in met.items():
         steps = thinned(sorted(moments), MOST_MOMENTS)
         seated = {who: each for step in steps for who, each in moments[step].items()}
-        rows = []
-        for who in sorted(seated, key=lambda who: seated[who]["opt_steps"])[-MOST_PAST_SELVES:]:
-            won = [under(moments[step], who, "won") for step in steps]
-            cells = [Cell("-") if share is None else Cell(f"{share:.2f}", share, heat=share) for share in won]
-            rows.append([Cell(who), *cells])
+        rows = [
+            [Cell(who), *(heat_cell(as_float(under(moments[step], who, "won")), 0.0, 1.0) for step in steps)]
+            for who in sorted(seated, key=lambda who: seated[who]["opt_steps"])[-MOST_PAST_SELVES:]
+        ]
         caption = f"{run.name}, {player} with {block}: who sat there, and the share of contests that {player} won."
         yield Table(caption, ["past self", *(f"{step:,}" for step in steps)], rows, is_heat=True)
 
@@ -127,17 +133,14 @@ def _past_selves_among_themselves(run: RunData) -> Iterator[Table]:
     game, (first, second) = stored.game, stored.game.roles
     assert isinstance(game, TensorGame)
     for name, script in past.items():
+        seats = [script.for_seat(game, role) for role in game.roles]
         shown = thinned(sorted(script.kept), MOST_IN_CROSS_TABLE)
-        rows = []
-        for one in shown:
-            row = [Cell(f"@{one}")]
-            for other in shown:
-                seats = {role: script.for_seat(game, role) for role in game.roles}
-                policies = {first: seats[first].past_self(one), second: seats[second].past_self(other)}
-                wins = play_games(game, policies, NUM_CROSS_GAMES, stored.config.game.usual_rounds(), 0).wins
-                share = float(wins[first].sum() / torch.stack([*wins.values()]).sum())
-                row.append(Cell(f"{share:.2f}", share, heat=share))
-            rows.append(row)
+        rows = [[Cell(f"@{one}")] for one in shown]
+        for (number, one), other in product(enumerate(shown), shown):
+            policies = {first: seats[0].past_self(one), second: seats[1].past_self(other)}
+            wins = play_games(game, policies, NUM_CROSS_GAMES, stored.config.game.usual_rounds(), 0).wins
+            share = float(wins[first].sum() / torch.stack([*wins.values()]).sum()) if wins else math.nan
+            rows[number].append(heat_cell(share, 0.0, 1.0))
         caption = f"{run.name}: past selves of {name} among themselves, the share won by the row's one as {first}; "
         head = [f"{first} \\ {second}", *(f"@{other}" for other in shown)]
         yield Table(f"{caption}{NUM_CROSS_GAMES} games each.", head, rows, is_heat=True)

@@ -40,9 +40,16 @@ def _misfits(parts: Parts) -> Iterator[ConfigErrorItem]:
     for learner in parts.learners:
         for number, each in enumerate(parts.config.meets_of(learner.name)):
             for role, name in each.pairing.items():
-                if not parts.players[name].fits(parts.game.spaces[role], parts.game.action_spaces[role]):
+                player, why = parts.players[name], ""
+                fits = player.fits(parts.game.spaces[role], parts.game.action_spaces[role])
+                try:
+                    if player.script is not None:
+                        player.policy(explore=False, role=role)
+                except ConfigError as error:
+                    fits, why = False, f"; {error.errors[0].message}"
+                if not fits:
                     place = f"players.{learner.name}.meets.{number}.pairing.{role}"
-                    yield ConfigErrorItem(place, f"expected a player that can play as {role!r}, got {name!r}")
+                    yield ConfigErrorItem(place, f"expected a player that can play as {role!r}, got {name!r}{why}")
 
 
 def past_of(parts: Parts) -> dict[str, PastPolicy]:
@@ -120,15 +127,13 @@ class Seating:
         opt_steps = {name: self.parts.players[config.past_of].opt_steps for name, config in configs.items()}
         return [name for name, each in configs.items() if self.num_copied[name] <= opt_steps[name] // each.interval]
 
-    def copy(
-        self, names: Sequence[str], counters: Mapping[str, int], replica: Replica
-    ) -> tuple[dict[str, bytes], list[str]]:
+    def copy(self, names: Sequence[str], counters: Mapping[str, int], replica: Replica) -> dict[str, bytes]:
         """Copy players as they are now, and draw anew which past selves sit. Called by all replicas.
 
-        counters: of the run. Returns the content of each new file, and the files that are needed no more.
+        counters: of the run. Returns the content of each new file.
         """
         self.add_results()
-        opt_steps, files, gone = counters["opt_steps"], dict[str, bytes](), list[str]()
+        opt_steps, new = counters["opt_steps"], dict[str, bytes]()
         for name in names:
             config: Any = self.parts.config.players[name]
             player, kept = self.parts.players[config.past_of], self.past[name].kept
@@ -138,10 +143,9 @@ class Seating:
             content = to_bytes(kept[opt_steps])
             place = f"{quote(name, safe='').replace('.', '%2E')}-{opt_steps}"
             file = self.files[name][opt_steps] = f"{place}-{StoredFile.of(content).sha256[:8]}.state"
-            files[file] = content
+            new[file] = content
             for oldest in list(kept)[: -config.num_kept]:
-                del kept[oldest]
-                gone.append(self.files[name].pop(oldest))
+                del kept[oldest], self.files[name][oldest]
         for learner, blocks in self.blocks.items():
             for met in [*self.scores[learner]]:
                 if not met.role or met.past not in self._met(learner, met).kept:
@@ -151,7 +155,7 @@ class Seating:
                 for role, shares in block.shares.items():
                     if block.pairing[role] in names:
                         seated[role] = self.drawn(learner, Met(number, role), len(shares), scores)
-        return files, gone
+        return new
 
     def _met(self, learner: str, met: Met) -> PastPolicy:
         return self.past[self.blocks[learner][met.block].pairing[met.role]]
@@ -160,8 +164,8 @@ class Seating:
         """Draw past selves from all that are kept, each independently of the others."""
         config, script = self.parts.config, self._met(learner, met)
         kept = list(script.kept)
-        contests = [scores.get(met._replace(past=past), (0.0, 0.0)) for past in kept]
-        weights = np.array([script.config.choice.weight(*each) for each in contests])
+        contests, won = np.array([scores.get(met._replace(past=past), (0.0, 0.0)) for past in kept]).T
+        weights = script.config.choice.weights(contests, won)
         key = fold_number(base_key(config.seed, f"player/{learner}/meets/{met.block}/{met.role}"), kept[-1])
         drawn = random_floats(torch.tensor(key), num).double().numpy()
         places = np.searchsorted(weights.cumsum() / weights.sum(), drawn, side="right")
@@ -237,10 +241,15 @@ class Seating:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load what `state_dict` has returned, with `copies`, what is in each file."""
-        for name in TALLIES:
-            setattr(self, name, {learner: _summed([own]) for learner, own in state["seating"][name].items()})
-        self.seated = copied(state["seating"]["seated"])
-        self.num_copied = {name: state["seating"]["num_copied"].get(name, 0) for name in self.past}
+        before = state["seating"]
+        for learner, blocks in self.blocks.items():  # in a branch, others may sit in place of past selves
+            for name in TALLIES:
+                tally = _summed([before[name][learner]])
+                kept = {met: own for met, own in tally.items() if not met.role or met.role in blocks[met.block].shares}
+                getattr(self, name)[learner] = kept
+            for block, own, seated in zip(blocks, self.seated[learner], before["seated"][learner], strict=True):
+                own.update({role: list(who) for role, who in seated.items() if role in block.shares})
+        self.num_copied = {name: before["num_copied"].get(name, 0) for name in self.past}
         self.files = {name: dict(state["past"].get(name, {})) for name in self.past}
         load_kept(self.past, state)
 

@@ -23,7 +23,7 @@ from palestra.players import scripts_in
 from palestra.players.player import Player
 from palestra.run.base import ASKED
 from palestra.run.changes import Changes, errors_at
-from palestra.run.checkpoints import CheckpointError, Checkpoints
+from palestra.run.checkpoints import Checkpoints
 from palestra.run.kinds import read_stored_config, require_kind
 from palestra.run.loaded_checkpoint import LoadedCheckpoint
 from palestra.run.shipped import find_run
@@ -145,11 +145,9 @@ class StoredGames(Stored):
         self.counters = state["counters"]
         self.game.load_state_dict(state["game"])
         load_kept(past_of(self.parts), state)
-        for lacking in [each.name for each in self.parts.learners if each.name not in state["players"]]:
-            if lacking in self.config.roles.values():
-                there = ", ".join(state["players"])
-                raise CheckpointError(f"expected a checkpoint with {lacking!r}, got copies of {there} alone")
-            del self.players[lacking]
+        for player in self.parts.learners:
+            there = f"expected a checkpoint with {player.name!r}, got copies of {', '.join(state['players'])} alone"
+            player.lacks = None if player.name in state["players"] else there
         for name, player_state in state["players"].items():
             if self.explores and "optimizers" in player_state:  # runs that palestra ships have weights alone
                 self.players[name].load_state_dict(player_state | {"replay_buffer": None})
@@ -249,5 +247,6 @@ def load_player(
         raise ValueError(f"expected a player that learned in {run} ({', '.join(learned)}), got {name!r}")
     stored.load(checkpoint)
     loaded = stored.players[name]
+    loaded.policy(explore=False)  # raises if the checkpoint lacks it
     hold_fixed(loaded)
     return loaded

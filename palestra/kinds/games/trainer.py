@@ -423,14 +423,14 @@ class Trainer(Training):
     def _copy_past_selves(self) -> None:
         """Copy the players of which a copy is due, and draw anew which past selves sit in worlds."""
         if due := self.seating.due():
-            self._store_copies(*self.seating.copy(due, self.counts(), self.replica))
+            self._store_copies(self.seating.copy(due, self.counts(), self.replica))
 
     @led
-    def _store_copies(self, files: Mapping[str, bytes], gone: Sequence[str]) -> None:
+    def _store_copies(self, new: Mapping[str, bytes]) -> None:
         if self.config.output.save is not None:
-            for name, content in files.items():
+            for name, content in new.items():
                 self.checkpoints.write_once("past", name, content)
-            self.checkpoints.forget_once("past", gone)
+            self.checkpoints.keep_once("past", {name for own in self.seating.files.values() for name in own.values()})
 
     def safe_point(self) -> None:
         if self.seating.past:

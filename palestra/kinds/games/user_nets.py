@@ -121,6 +121,8 @@ def by_role(run: RunConfig, models: Models | None) -> dict[str, Nets]:
 
 def first_role(run: RunConfig, name: str) -> str:
     """The first role of a player, by which a run knows whose networks were handed over."""
+    if name not in run.roles.values():
+        raise ValueError(f"expected a player that sits in one of the roles {', '.join(run.roles)}, got {name!r}")
     return next(role for role, sitter in run.roles.items() if sitter == name)
 
 

@@ -26,11 +26,13 @@ from palestra.kinds.games.imported_players import read_player
 from palestra.kinds.games.seating import Met, Seating
 from palestra.kinds.games.trainer import Trainer
 from palestra.players import FromRunConfig
+from palestra.players.past import PastPolicy, PrioritizedChoiceConfig
 from palestra.rollouts.fused import FusedGame
 from palestra.run.branching import tree_differences
 from palestra.run.checkpoints import CheckpointError, Checkpoints
 from palestra.run.kinds import read_config
 from palestra.storage.run_folder import RunFolder
+from palestra.training.stored_training import StoredRun
 
 Data = dict[str, Any]
 EVALUATORS: Data = {
@@ -105,6 +107,7 @@ def test_a_past_self_is_what_the_checkpoint_of_its_step_holds(stored: Path) -> N
 def test_past_selves_are_found_where_no_checkpoint_is_kept(stored: Path, tmp_path: Path) -> None:
     config = load_yaml(stored / "config.yml")
     config["output"] |= {"save": {"every": 20, "unit": "opt_steps"}, "keep_every": None, "keep_last": 1}
+    config["roles"] = {"first": "main", "second": "exploiter"}
     trainer = fit(tmp_path / "few", config)
     assert trainer.seating is not None
     *_, at, _ = trainer.seating.past["past"].kept
@@ -117,8 +120,21 @@ def test_past_selves_are_found_where_no_checkpoint_is_kept(stored: Path, tmp_pat
     assert list(tree_differences(read_player(origin).state["nets"], there["all"].weights()["nets"])) == []
     with pytest.raises(CheckpointError, match=rf"no checkpoint @{at + 1} .*copies of past selves @0, @"):
         load_player(tmp_path / "few", "main", f"@{at + 1}")
-    with pytest.raises(CheckpointError, match="'exploiter', got copies of main alone"):
-        read_player(origin.model_copy(update={"player": "exploiter"}))
+    for ask in (
+        lambda: read_player(origin.model_copy(update={"player": "exploiter"})),
+        lambda: load_player(tmp_path / "few", "exploiter", f"@{at}"),
+    ):
+        with pytest.raises(CheckpointError, match="'exploiter', got copies of main alone"):
+            ask()
+    for unknown in ("@abc", "@"):
+        with pytest.raises(CheckpointError, match=f"no checkpoint {unknown}"):
+            load_player(tmp_path / "few", "main", unknown)
+    with pytest.raises(CheckpointError, match="no checkpoint @5 "):
+        load_player("palestra:polyhedra-host", None, "@5")
+    again = StoredRun.open(tmp_path / "few")
+    again.load(f"@{at}")
+    again.load("latest")  # with all players
+    assert list(tree_differences(again.players["exploiter"].weights(), trainer.players["exploiter"].weights())) == []
 
 
 def test_evaluators_play_against_the_past_selves_of_the_moment(stored: Path, tmp_path: Path) -> None:
@@ -425,3 +441,49 @@ def test_a_run_that_saves_nothing_keeps_its_past_selves_in_memory(tmp_path: Path
     trainer = fit(tmp_path / "run", config)
     assert len(trainer.seating.past["past"].kept) == 3
     assert not (tmp_path / "run" / "past").exists()
+
+
+def test_branches_may_replace_past_selves_and_change_exploration(tmp_path: Path) -> None:
+    config = league(LEARNERS["dqn"], explores=True) | {"actors": {"num": 2, "lag": 1}}
+    config["output"] |= {"save": {"every": 8, "unit": "opt_steps"}}
+    config["evaluations"], config["best"] = [], None
+    fit(tmp_path / "run", config)
+    place, stop = tmp_path / "run" / "checkpoints" / "latest", "stop.after=40"
+    replaced = Trainer.branch(place, [stop], replace={"past": "random"}, run=tmp_path / "replaced")
+    replaced.fit()
+    assert set(records(tmp_path / "replaced")[-1]["players"]["main"]["meets"]) <= {
+        "itself",
+        "second=past",
+        "first=past",
+    }
+    softmax = "players.main.algorithm.exploration={name: softmax, temperature: {name: constant, value: 1.0}}"
+    changed = Trainer.branch(place, [stop, softmax], run=tmp_path / "changed")
+    changed.fit()
+    assert changed.finished
+
+
+def test_all_past_selves_meet_all_in_evaluations(stored: Path) -> None:
+    opened = StoredRun.open(stored)
+    opened.load("latest")
+    first, second = (opened.players["past"].policy(False, role) for role in NIM)
+    assert isinstance(first, PastPolicy)
+    num = len(first.kept) ** 2
+    state, keys = opened.game.reset(torch.arange(num)), torch.arange(num)
+    legal = torch.ones(num, 6, dtype=torch.bool)
+    sat = [policy.act(state, legal, keys, {}).memory["self"].tolist() for policy in (first, second)]
+    assert len({*zip(*sat, strict=True)}) == num
+
+
+def test_past_selves_alone_are_evaluated_at_every_interval(tmp_path: Path) -> None:
+    config = league(LEARNERS["dqn"])
+    pairings = [{"first": "past", "second": "random"}, {"first": "random", "second": "random"}]
+    config["evaluations"][0]["pairings"], config["best"] = pairings, None
+    fit(tmp_path / "run", config)
+    found = [len(each["pairs"]) for each in records(tmp_path / "run") if each["kind"] == "evaluation"]
+    assert found == [2, 1, 1, 2]  # of those that do not change, at the start and the end alone
+
+
+def test_a_large_power_draws_whom_the_player_loses_to_most() -> None:
+    choice = PrioritizedChoiceConfig(name="prioritized", power=1e4, prior_games=1.0)
+    weights = choice.weights(np.array([10.0, 10.0, 0.0]), np.array([2.0, 9.0, 0.0]))
+    assert weights.tolist() == [1.0, 0.0, 0.0]
