@@ -186,10 +186,14 @@ class Player:
         """Return how this player acts with its current weights, with or without exploration.
 
         role: in which it sits, for a scripted player, which is made anew for each role; None: the first of its roles.
+        Raises CheckpointError for a player that its checkpoint lacks.
         """
         if self.script is not None:
             return self._script_in(role or self.roles[0])
-        return self._learned().policy(explore)
+        if self.lacks is not None:
+            raise CheckpointError(self.lacks)
+        assert self.algorithm is not None
+        return self.algorithm.policy(explore)
 
     def predict(
         self,
@@ -232,14 +236,9 @@ class Player:
 
     def predictor(self, deterministic: bool, role: str) -> Policy:
         """Return how `predict` acts in a role."""
-        return self._script_in(role) if self.algorithm is None else self._learned().predictor(deterministic)
-
-    def _learned(self) -> Learner:
-        """Return the algorithm by which it acts. Raises CheckpointError for a player that its checkpoint lacks."""
         if self.lacks is not None:
             raise CheckpointError(self.lacks)
-        assert self.algorithm is not None
-        return self.algorithm
+        return self._script_in(role) if self.algorithm is None else self.algorithm.predictor(deterministic)
 
     def _script_in(self, role: str) -> Script:
         assert self.script is not None
