@@ -89,6 +89,7 @@ def test_every_class_of_the_documents_takes_part() -> None:
     helpers |= {"Ring", "GAN", "Adversaries"}  # tests/docs/test_examples.py
     helpers |= {"Sums", "Polite", "Repeats", "BestOfN", "Contested"}  # tests/docs/test_text.py
     helpers |= {"Minority"}  # tests/docs/test_documents.py
+    helpers |= {"Race"}  # a game, which keeps nothing: tests/docs/test_self_play.py
     helpers |= {"Gaussian"}  # a search, which keeps nothing: tests/docs/test_sweeps.py
     helpers |= {"Escape"}  # its scores alone: tests/docs/test_documents.py
     helpers |= {"Probed", "WithKernels"}  # tests/training/test_stages.py

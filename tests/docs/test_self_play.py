@@ -26,14 +26,25 @@ TEXT = (Path(__file__).parents[2] / "docs" / "self-play.md").read_text()
 
 
 def shown(key: str) -> Any:
-    """The first block of YAML with this key."""
+    """The first block of YAML with this key, or with a player of this name."""
     blocks = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", TEXT, re.S)]
-    return next(block for block in blocks if key in block)
+    return next(block for block in blocks if key in block or key in block.get("players", {}))
+
+
+def test_who_meets_whom_is_four_lines_more(in_tmp_path: Path) -> None:
+    config: dict[str, Any] = starting_config("ppo", ["connect_four"]).model_dump()
+    players = shown("past")["players"]
+    config["players"]["player"] |= players.pop("player")
+    config["players"] |= players
+    config |= {"num_worlds": 16, "stop": {"after": 1, "unit": "epochs"}, "evaluations": [], "best": None}
+    trainer: Any = palestra.Trainer(config, run="run")
+    trainer.fit()
+    assert len(trainer.seating.past["past"].kept) == 1
 
 
 def test_the_evaluation_decides_and_the_optimal_player_sits_in_a_pairing(in_tmp_path: Path) -> None:
     config: dict[str, Any] = starting_config("ppo", ["nim"]).model_dump()
-    config["players"] |= shown("players")["players"]
+    config["players"] |= shown("master")["players"]
     config |= {"num_worlds": 16, "stop": {"after": 2, "unit": "epochs"}} | shown("evaluations")
     pairing = {**config["evaluations"][0], "name": "main", "num_games": 50, "final_num_games": 50, "max_rounds": 100}
     del pairing["played_by"]

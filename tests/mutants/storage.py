@@ -73,8 +73,8 @@ STORAGE = [
             "            self._named = {}",
         ),
         (
-            '                named |= Manifest.read(self.folder.below(f"{number:08d}")).segments().keys()',
-            '                named = set(Manifest.read(self.folder.below(f"{number:08d}")).segments())',
+            "            segments |= manifest.segments().keys()",
+            "            segments = set(manifest.segments())",
         ),
         ("if stored.start != max(0, stored.num_added - buffers[key].capacity):", "if False:"),
         ("        if set(buffers) != set(loaded.buffers):", "        if not set(buffers) <= set(loaded.buffers):"),

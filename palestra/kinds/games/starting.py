@@ -232,7 +232,7 @@ def _tuned(algorithm: str, game: Mapping[str, Any], shipped: Mapping[str, Path])
     """Return the shipped config of an algorithm for a game, if there is one: by the game, else by its own name."""
     if not _is_game(game):
         return shipped.get(f"{algorithm}-{game['name']}")
-    own = (path for stem, path in shipped.items() if stem.split("-")[0] == algorithm)
+    own = (shipped[stem] for stem in sorted(shipped, key=len) if stem.split("-")[0] == algorithm)  # leagues last
     return next((path for path in own if game == {key: load_yaml(path)["game"].get(key) for key in game}), None)
 
 
