@@ -279,7 +279,7 @@ class ByKey(Variants):
         if present:
             problem = f"expected {self.describe(members)}, got {' and '.join(map(repr, present.values()))}"
             raise ConfigError.at("", problem)
-        for key in value:
+        for key in [key for key in value if not any(key in member.model_fields for member in members)]:
             if (near := nearest(str(key), by_key)) is not None:
                 raise ConfigError.at(str(key), f"unknown key; did you mean {near!r}?")
         text = "expected {expected}, but all of these keys are missing"

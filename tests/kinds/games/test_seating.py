@@ -314,7 +314,8 @@ FAULTS: dict[str, tuple[Data, str]] = {
     ),
     "a past of nobody": (
         {"players.past.past_of": "rival"},
-        "players.past.past_of: expected a player that learns of this file (main, exploiter), got 'rival'",
+        "players.past.past_of: expected a player that learns of this file (main, exploiter), got 'rival'; a new one "
+        "needs players.rival",
     ),
     "more seated than kept": (
         {"players.past.num_seated": 3, "players.past.num_kept": 2},
