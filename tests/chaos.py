@@ -32,12 +32,14 @@ from palestra.kinds.games.trainer import Trainer
 from palestra.run.checkpoints import Checkpoints
 from palestra.storage.run_folder import RunFolder
 from palestra.training.training import Training
+from tests import leagues
 from tests.kinds.games.test_given_data import GAMES, NO_PLAY, record_play
 from tests.kinds.games.test_given_data import config_of as config_from_data
 from tests.text.runs import RUNS, made_folder, registered_text_algorithms
 
 TEXT = sorted(registered_text_algorithms())
 FROM_DATA = "recorded play"  # from which any algorithm learns
+LEAGUES = "leagues"  # of players that meet others, and past selves
 SAVE_INTERVAL = 4  # opt steps
 PATIENCE_S = 120.0
 POLL_S = 0.0003
@@ -218,6 +220,20 @@ def plans(algorithm: str, num_opt_steps: int, rng: random.Random) -> Iterator[Pl
         yield combination, config
 
 
+def league_plans(_: str, num_opt_steps: int, rng: random.Random) -> Iterator[Plan]:
+    """The same, of players that meet others and past selves, some of them learning in turn."""
+    while True:
+        name, normalized, explores = rng.choice(list(leagues.LEARNERS)), rng.random() < 0.5, rng.random() < 0.5
+        config = leagues.league(leagues.LEARNERS[name], normalized, explores, seed=rng.randrange(1000))
+        config["stop"]["after"] = num_opt_steps
+        config["output"]["save"]["every"] = SAVE_INTERVAL
+        if in_turn := rng.random() < 0.5:
+            for phase, player in enumerate(("main", "exploiter")):
+                updates = {"name": "alternating_periodic", "period": 2, "phase": phase}
+                config["players"][player]["updates"] = updates
+        yield f"{name}, {normalized=}, {explores=}, {in_turn=}", config
+
+
 def text_plans(algorithm: str, num_opt_steps: int, rng: random.Random) -> Iterator[Plan]:
     """The same, of players that talk in words, whose steps are fewer and longer."""
     with tempfile.TemporaryDirectory(prefix="palestra-chaos-") as models:
@@ -257,7 +273,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=200, help="at least so many, spread over the algorithms")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--algorithms", nargs="+", default=[*LEARNERS, FROM_DATA, *TEXT], help="of these alone")
+    parser.add_argument(
+        "--algorithms", nargs="+", default=[*LEARNERS, FROM_DATA, LEAGUES, *TEXT], help="of these alone"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # a fork must not inherit a pool of threads
     palestra.run.run.plot_scores = lambda *_: None
@@ -266,7 +284,9 @@ def main() -> None:
     let_trainings_tell(watch)
     wanted = -(-arguments.kills // len(arguments.algorithms))
     for algorithm in arguments.algorithms:
-        make_plans = {FROM_DATA: data_plans, **dict.fromkeys(TEXT, text_plans)}.get(algorithm, plans)
+        make_plans = {FROM_DATA: data_plans, LEAGUES: league_plans, **dict.fromkeys(TEXT, text_plans)}.get(
+            algorithm, plans
+        )
         for plan, begin in make_plans(algorithm, min(80, 8 * wanted + 8), rng):
             missing = wanted - tally.by_algorithm.get(algorithm, 0)
             if missing <= 0:
