@@ -182,9 +182,7 @@ class SoftPolicy:
 
     observes: Observes = "observation"
 
-    def __init__(
-        self, choose: Callable[..., Tensor], probabilities: Callable[..., Tensor | None] | None = None
-    ) -> None:
+    def __init__(self, choose: Callable[..., Tensor], probabilities: Callable[..., Any] | None = None) -> None:
         self.choose, self.probabilities = choose, probabilities
 
     def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:

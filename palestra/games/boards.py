@@ -32,16 +32,11 @@ class BoardConfig(TensorGameConfig):
 
     usual_run: ClassVar = {"roles": {"first": "player", "second": "player"}}
 
-    def dimensions(self) -> tuple[int, int, int]:
-        """Return the numbers of columns, of rows, and of stones in a line that wins."""
-        raise NotImplementedError
-
     def build(self, device: torch.device, kernel: Kernel) -> "BoardGame":
         return BoardGame(self, device)
 
-    def usual_rounds(self) -> int:
-        num_columns, num_rows, _ = self.dimensions()
-        return num_columns * num_rows
+    def usual_rounds(self: Any) -> int:
+        return self.num_columns * self.num_rows
 
 
 class ConnectFourConfig(BoardConfig):
@@ -68,16 +63,14 @@ class ConnectFourConfig(BoardConfig):
         ConfigError.require_none(errors)
         return self
 
-    def dimensions(self) -> tuple[int, int, int]:
-        return self.num_columns, self.num_rows, self.num_connected
-
 
 class TicTacToeConfig(BoardConfig):
     name: Literal["tic_tac_toe"]
     """first and second place stones on a board of 3 x 3 squares in turn; who has three of them in a line wins"""
 
-    def dimensions(self) -> tuple[int, int, int]:
-        return 3, 3, 3
+    num_columns: ClassVar = 3
+    num_rows: ClassVar = 3
+    num_connected: ClassVar = 3
 
 
 class BoardGame(TensorGame):
@@ -101,9 +94,9 @@ class BoardGame(TensorGame):
     fully_observable = True
     num_starts = 1
 
-    def __init__(self, config: BoardConfig, device: torch.device) -> None:
+    def __init__(self, config: Any, device: torch.device) -> None:
         self.config, self.device = config, device
-        N, M, self.num_connected = config.dimensions()
+        N, M, self.num_connected = config.num_columns, config.num_rows, config.num_connected
         self.falls = isinstance(config, ConnectFourConfig)
         self.action_name = "column" if self.falls else "square"
         columns, rows = torch.arange(N, device=device), torch.arange(M - 1, -1, -1, device=device)
@@ -115,9 +108,8 @@ class BoardGame(TensorGame):
             self.reached, self.lowest, self.highest = self.squares.sum(0), self.squares[-1], self.squares[0]
         self.full = self.squares.sum()
         self.steps = torch.tensor([1, M, M + 1, M + 2], device=device)  # upwards, to the right, and both diagonals
-        self.rewards = torch.tensor(
-            [[0.0, 0.0], [1.0, -1.0], [-1.0, 1.0]], device=device
-        )  # of no win, first's, second's
+        # of no win, first's, second's
+        self.rewards = torch.tensor([[0.0, 0.0], [1.0, -1.0], [-1.0, 1.0]], device=device)
         num_actions = len(self.reached)
         self.action_spaces = dict.fromkeys(self.roles, Discrete(num_actions))
         self.spaces = {role: {"stones": Space((2, M, N), torch.float32, padded=False)} for role in self.roles}

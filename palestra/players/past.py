@@ -13,10 +13,13 @@ from torch import Tensor
 
 from palestra.config import ByName, Config, InBranch, NonNegativeFloat, PositiveFloat, PositiveInt
 from palestra.games.game import TensorGame
-from palestra.games.policy import Decision, Memory, Observes, Policy
+from palestra.games.policy import Decision, Memory, Observes
 from palestra.players.player import Player
 from palestra.randomness import fold
 from palestra.rollouts.seated import SeatedPolicy, Sitter
+
+Make = Callable[[TensorGame, str], Player]
+Kept = dict[int, Mapping[str, Any]]
 
 
 class UniformChoiceConfig(Config):
@@ -75,7 +78,7 @@ class PastSelf:
     def __init__(self, player: Player, game: TensorGame, role: str, explores: bool) -> None:
         self.player, self.role, self.explores, self.game = player, role, explores, copy(game)
         self.game.observation_transform = deepcopy(game.observation_transform)
-        self.policy: Policy | None = None
+        self.policy: Any = None  # loaded with its state
 
     def load(self, state: Mapping[str, Any]) -> Self:
         now = {key: schedule.state_dict() for key, schedule in self.player.schedules().items()}
@@ -87,7 +90,6 @@ class PastSelf:
         return self
 
     def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
-        assert self.policy is not None
         return self.policy.act(self._seen(view), legal, keys, memory)
 
     def probabilities(self, view: Mapping[str, Tensor], legal: Tensor) -> Tensor | None:
@@ -98,7 +100,7 @@ class PastSelf:
     def _seen(self, view: Mapping[str, Tensor]) -> dict[str, Tensor]:
         state = dict(view)
         seen = self.game.transformed(self.role, self.game.observe(state, self.role))
-        if self.policy is not None and self.policy.observes == "with_critics":
+        if self.policy.observes == "with_critics":
             seen |= self.game.observe_for_critics(state, self.role)
         return seen
 
@@ -113,18 +115,9 @@ class PastPolicy:
     kind = "past self"
     observes: Observes = "state"
 
-    def __init__(
-        self,
-        config: PastPlayerConfig,
-        game: TensorGame,
-        role: str,
-        make: Callable[[TensorGame, str], Player],
-        kept: dict[int, Mapping[str, Any]],
-    ) -> None:
+    def __init__(self, config: PastPlayerConfig, game: TensorGame, role: str, make: Make, kept: Kept) -> None:
         self.config, self.game, self.role, self.make, self.kept = config, game, role, make, kept
-        make(
-            game, role
-        )  # whether it fits; the player that learns may get other networks (`set_model`) before any plays
+        make(game, role)  # does it fit? What learns may get other networks (`set_model`) before any of these plays
         self.spare: list[PastSelf] = []
         self.made: dict[int, PastSelf] = {}
 

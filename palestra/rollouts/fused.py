@@ -62,7 +62,7 @@ class Worlds(RunningGames):
     def forget_results(self) -> None:
         super().forget_results()
         if self.results is not None:
-            self.results.take()
+            self.results.sums.zero_()
 
 
 class FusedGame(PlayedGame):

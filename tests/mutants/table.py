@@ -9,6 +9,7 @@ from tests.mutants.losses import LOSSES
 from tests.mutants.models import MODELS
 from tests.mutants.parts import PARTS
 from tests.mutants.rollouts import ROLLOUTS
+from tests.mutants.self_play import SELF_PLAY
 from tests.mutants.serving import SERVING_MUTANTS
 from tests.mutants.storage import STORAGE
 from tests.mutants.sweeps import SWEEPS
@@ -29,5 +30,6 @@ MUTANTS = [
     *DATA,
     *TEXT,
     *MODELS,
+    *SELF_PLAY,
     *SERVING_MUTANTS,
 ]

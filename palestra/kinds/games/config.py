@@ -65,15 +65,8 @@ class LearningPlayerConfig(Config):
     """who meets whom in the player's worlds; null: those sit there whom `roles` names"""
 
 
-AnyPlayer = Annotated[
-    LearningPlayerConfig
-    | ScriptedPlayerConfig
-    | FromRunConfig
-    | TorchModuleConfig
-    | SeatedModelConfig
-    | PastPlayerConfig,
-    ByKey(own_script_model),
-]
+NoLearnerConfig = ScriptedPlayerConfig | FromRunConfig | TorchModuleConfig | SeatedModelConfig | PastPlayerConfig
+AnyPlayer = Annotated[LearningPlayerConfig | NoLearnerConfig, ByKey(own_script_model)]
 
 
 class InTurnConfig(Config):

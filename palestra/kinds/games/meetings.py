@@ -35,10 +35,6 @@ class Block(NamedTuple):
     worlds: range
     shares: Mapping[str, Sequence[range]]
 
-    def places(self) -> list[tuple[str, range]]:
-        """Return its worlds, under the role "", and those of each past self, under the role in which it sits."""
-        return [("", self.worlds), *((role, each) for role, shares in self.shares.items() for each in shares)]
-
 
 def blocks_of(learner: str, meets: Sequence[MeetingConfig], num_worlds: int, players: Mapping[str, Any]) -> list[Block]:
     """Divide the worlds of a learning player, in the order of its pairings. players: their configs, by name."""

@@ -186,7 +186,8 @@ class Seating:
         roles, sums, sitters = self.parts.game.roles, results.take().numpy(), results.sitters.cpu().numpy()
         for number, block in enumerate(self.blocks[learner]):
             own = [block.pairing[role] == learner for role in roles]
-            for role, place in block.places():
+            places = [("", block.worlds), *((it, each) for it, shares in block.shares.items() for each in shares)]
+            for role, place in places:
                 here = _within(place, first, len(sums))
                 games, *others = sums[here.start : here.stop].sum(axis=0).tolist()
                 if games:

@@ -433,8 +433,7 @@ class Trainer(Training):
             self.checkpoints.keep_once("past", {name for own in self.seating.files.values() for name in own.values()})
 
     def safe_point(self) -> None:
-        if self.seating.past:
-            self._copy_past_selves()
+        self._copy_past_selves()
         super().safe_point()
 
     def _note_actors(self, collecting: Sequence[Player]) -> None:
