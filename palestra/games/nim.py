@@ -57,7 +57,7 @@ class NimGame(TensorGame):
         self.spaces = {role: {"heaps": Space((H, M + 1), torch.float32, padded=False)} for role in self.roles}
         self.observation_transform = make_transform(config.observation, self.spaces, device)
         self.stones = torch.arange(1, M + 1, device=device)
-        self.num_starts = (M + 1) ** H
+        self.num_starts = (M + 1) ** H if H * (M + 1).bit_length() < 64 else (1 << 63) - 1  # or more
 
     def reset(self, keys: Tensor) -> State:
         heaps = random_integers(keys, self.config.num_heaps, self.config.max_stones + 1)

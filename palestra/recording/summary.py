@@ -5,6 +5,7 @@ games, both numbers follow.
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -146,6 +147,7 @@ def verdicts(evaluations: Sequence[Evaluation]) -> list[str]:
     learners = dict.fromkeys(
         seat for pair in results.values() for seat in pair.seats if seat.learns and pair.wish_of(seat)
     )
+    num_seats = Counter(seat.player for seat in learners)
     for seat in learners:
         own = {_others(seats, seat): pair for seats, pair in results.items() if seat in seats}
         facing_rivals = {
@@ -158,7 +160,8 @@ def verdicts(evaluations: Sequence[Evaluation]) -> list[str]:
             for opponents in own
         }
         is_compared = any(facing_rivals.values())
-        lines.append(f"{seat.player}{f', compared with the other players in the role {seat.role}' * is_compared}:")
+        who = f"{seat.player} as {seat.role}" if num_seats[seat.player] > 1 else seat.player
+        lines.append(f"{who}{f', compared with the other players in the role {seat.role}' * is_compared}:")
         for opponents, pair in own.items():
             rivals = facing_rivals[opponents]
             orders = {name: _order(pair, result, seat) for name, result in rivals.items()}

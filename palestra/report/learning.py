@@ -49,12 +49,7 @@ def metrics_section(groups: Sequence[Group], figures: Figures) -> Section:
     if not wanted:
         return Section("metrics", "Training metrics", [Note("There is no training record with metrics.")])
     section = Section("metrics", "Training metrics", legend(groups))
-    unit = step_unit(groups)
-    players = {name for run in runs for name in run.players}
-    for owner in dict.fromkeys(_owner(name, players) for name in drawn[:MOST_FIGURES]):
-        mine = [name for name in drawn[:MOST_FIGURES] if _owner(name, players) == owner]
-        grid = FigureGrid([metric_figure(groups, name, unit, figures) for name in mine])
-        section.blocks += [Heading(owner), grid]
+    section.blocks += metric_grids(groups, drawn[:MOST_FIGURES], figures)
     if constant:
         rows = [[Cell(label(name)), Cell(metric_text(value), value)] for name, value in constant.items()]
         section.blocks.append(Table("Metrics that never changed.", ["metric", "value"], rows))
@@ -63,12 +58,17 @@ def metrics_section(groups: Sequence[Group], figures: Figures) -> Section:
     return section
 
 
-def metric_figure(groups: Sequence[Group], name: str, unit: str, figures: Figures) -> Drawn:
-    """Draw a metric over training. name: as recorders have it."""
-    kind, *words = name.split("/")
-    title = label("/".join(words if kind == "dialogues" else words[1:]) or name)
-    curves = [metric_curve(group, name, unit) for group in groups]
-    return _figure(title, label(name), title, curves, [], unit, figures)
+def metric_grids(groups: Sequence[Group], names: Sequence[str], figures: Figures) -> list[Block]:
+    """Draw metrics over training, below the name of whose they are. names: as recorders have them."""
+    unit, players = step_unit(groups), {name for group in groups for run in group.runs for name in run.players}
+    grids: dict[str, list[Drawn]] = {}
+    for name in names:
+        kind, *words = name.split("/")
+        title = label("/".join(words if kind == "dialogues" else words[1:]) or name)
+        curves = [metric_curve(group, name, unit) for group in groups]
+        drawn = _figure(title, label(name), title, curves, [], unit, figures)
+        grids.setdefault(_owner(name, players), []).append(drawn)
+    return [block for owner, grid in grids.items() for block in (Heading(owner), FigureGrid(grid))]
 
 
 def legend(groups: Sequence[Group]) -> list[Block]:

@@ -70,9 +70,9 @@ class Training:
     among those of the run; None: the leader's. Raises ConfigError.
 
     Must be implemented: `_train`, and `judge` if the config is a JudgedRunConfig. May be overridden: `_build`, which
-    makes what is trained; `_test`; `train_stage` and `test_stage`, which describe both; the contexts `train_context`
-    and `test_context`; `require_ready`, `check` and `check_keys`; the state, in `state_dict`, `load_state_dict`,
-    `without_rows`, `state_of_branch` and `buffers`; what is recorded and shown, in `_record_fields`,
+    makes what is trained; `_test`; `safe_point`; `train_stage` and `test_stage`, which describe both; the contexts
+    `train_context` and `test_context`; `require_ready`, `check` and `check_keys`; the state, in `state_dict`,
+    `load_state_dict`, `without_rows`, `state_of_branch` and `buffers`; what is recorded and shown, in `_record_fields`,
     `_errors_after_record`, `file_evaluation`, `shown_metrics`, `fault` and `differences`; `by_role`, which models a
     stored run needs; `_begin_run`, `choose_kernels` and `close`; and every hook (`before_train`, `before_epoch`,
     `after_evaluation`, `after_save`, `after_epoch`, `after_train`); an override calls its parent.

@@ -398,7 +398,8 @@ TRAIN = re.compile(
     r"roll-out of [\d,]+ rounds? in [\d,]+ worlds?(?: of its own)?)"
     r"(?:; \d actors? plays? in \d process, \d turn behind)?"
 )
-TEST = re.compile(r"test: ([\d,]+) games, evaluation main: (\d+) pairings? of ([\d,]+) games(?: each)?")
+EXACT = "evaluation exploitability: 1 game, played by exploitability; "
+TEST = re.compile(rf"test: ([\d,]+) games, ({EXACT})?evaluation main: (\d+) pairings? of ([\d,]+) games(?: each)?")
 
 
 def number(text: str) -> int:
@@ -434,8 +435,10 @@ def test_what_a_shipped_config_does_is_said_in_words(file: Path, monkeypatch: py
         assert (number(words[1]), words[2].replace(" ", "_")) == (config.stop.after, config.stop.unit)
     games = TEST.fullmatch(test)
     assert games is not None, test
-    assert number(games[1]) == int(games[2]) * number(games[3])
-    assert (len(turns) > 0) == (config.game.name == "dialogue")
+    assert number(games[1]) == int(games[3]) * number(games[4]) + (games[2] is not None)
+    meetings = [line for line in turns if line.startswith("worlds of ")]
+    assert len(meetings) == sum(len(config.meets_of(name)) for name in config.learners())
+    assert (len(turns) > len(meetings)) == (config.game.name == "dialogue")
 
 
 @pytest.mark.parametrize("protocol", ["nip", "adp", "debate", "mnip", "merlin_arthur", "solo_verifier"])

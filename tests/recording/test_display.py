@@ -529,6 +529,12 @@ def test_verdicts_follow_the_intervals() -> None:
     ]
 
 
+def test_verdicts_on_one_player_in_two_roles_name_the_role() -> None:
+    seats = (seats_pair("learner", "random", 0.5), seats_pair("random", "learner", 0.1))
+    headings = [line for line in verdicts([Evaluation("main", 9, seats)]) if line.endswith(":")]
+    assert headings == ["learner as x:", "learner as o:"]
+
+
 def test_one_evaluation_claims_no_change() -> None:
     assert not any("since" in line for line in verdicts([evaluation(0, 0.1)]))
 

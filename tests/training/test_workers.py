@@ -235,7 +235,7 @@ def test_what_has_failed_stays_so_where_the_run_goes_on(fakes: Fakes, make_confi
     fakes.will({"main/8": ["leave"]})
     fit(tmp_path / "uninterrupted", config)
     fakes.will({"main/8": ["leave"]})
-    with at_call(Trainer, "roll_out", 9, kill), pytest.raises(Killed):
+    with at_call(Trainer, "roll_out_of", 9, kill), pytest.raises(Killed):
         fit(tmp_path / "run", config)  # it was recorded at 11, after the checkpoint at 8
     fit(tmp_path / "run")
     assert fakes.tried().count("main/8") == 1

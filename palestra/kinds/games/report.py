@@ -24,7 +24,6 @@ from palestra.recording.results import as_float, names_of_pairing, thinned
 from palestra.report.blocks import (
     Block,
     Cell,
-    FigureGrid,
     Legend,
     Note,
     Picture,
@@ -38,7 +37,7 @@ from palestra.report.blocks import (
 from palestra.report.evaluation_tables import heat_cell
 from palestra.report.figures import FONT_SIZE, INK, SERIES, Figures
 from palestra.report.groups import Group, step_unit
-from palestra.report.learning import legend, metric_figure
+from palestra.report.learning import legend, metric_grids
 from palestra.report.reading import RunData, count_in
 from palestra.run.kinds import read_stored_config
 from palestra.storage.run_folder import RunFolder
@@ -90,8 +89,7 @@ def meetings_section(groups: Sequence[Group], figures: Figures) -> list[Section]
     """
     runs, unit = [run for group in groups for run in group.runs], step_unit(groups)
     names = dict.fromkeys(name for run in runs for name in run.metrics if "/meets/" in name and name.endswith("/won"))
-    shares = [metric_figure(groups, name, unit, figures) for name in names]
-    blocks: list[Block] = [*legend(groups), FigureGrid(shares)] if shares else []
+    blocks = [*legend(groups), *metric_grids(groups, [*names], figures)] if names else []
     for run in runs:
         for player in run.players:
             blocks += [*_past_selves_met(run, player, unit)]
