@@ -22,9 +22,10 @@ demo: .venv/demo
 # All extras: every environment, recorder, network and model of the documents, and what the tests need.
 extras: .venv/ready
 
-# Side by side on all cores, the tests of a file in one process: they share what is slow to make.
+# Side by side on all cores, the tests of a file in one process: they share what is slow to make. A process that dies, as
+# for want of memory, ends them and names its test: started again, pytest-xdist waits for ever.
 test: .venv/ready
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadfile --max-worker-restart 0
 
 # The proofs that take minutes: three seeds of the shipped training, many kills.
 slow: .venv/ready
