@@ -32,7 +32,7 @@ def shipped(name: str) -> Data:
 
 
 def past_of(player: str, interval: int, **changes: Any) -> Data:
-    past = {"past_of": player, "interval": interval, "num_kept": 20, "num_seated": 4, "explores": False}
+    past = {"past_of": player, "interval": interval, "num_kept": 20, "num_seated": 4, "explores": True}
     return past | {"choice": {"name": "prioritized", "power": 2.0, "prior_games": 10.0}} | changes
 
 
@@ -57,7 +57,7 @@ def rock_paper_scissors() -> Data:
     player["meets"] = [meeting(0.5, "player", "past", roles), meeting(0.5, "past", "player", roles)]
     player["algorithm"] |= {"gamma": 1.0, "rollout_length": 1, "num_passes": 1, "num_minibatches": 1}
     player["algorithm"] |= {"learning_rate": {"name": "constant", "value": 0.003}, "evaluation": "sampled"}
-    past = past_of("player", 10, num_kept=400, num_seated=16, explores=True, choice={"name": "uniform"})
+    past = past_of("player", 10, num_kept=400, num_seated=16, choice={"name": "uniform"})
     config |= {"players": {"player": player, "past": past}, "roles": dict.fromkeys(roles, "player"), "best": None}
     evaluation = {"interval": {"every": 20.0, "unit": "opt_steps"}, "at_start": True, "num_games": 1}
     evaluation |= {"final_num_games": 1, "seed": None}
@@ -98,7 +98,7 @@ def polyhedra_with_past_selves() -> Data:
         seats = [(own, other), (own, f"past_{other}")]
         pairings = [pair if place == 0 else pair[::-1] for pair in seats]
         config["players"][own]["meets"] = [meeting(0.5, *pair, roles) for pair in pairings]
-        config["players"][f"past_{own}"] = past_of(own, 500)
+        config["players"][f"past_{own}"] = past_of(own, 500, explores=False)
     return config
 
 

@@ -51,7 +51,7 @@ class PrioritizedChoiceConfig(Config):
 class PastPlayerConfig(Config):
     """Past selves of a player that learns. It stands in place of a player's config."""
 
-    usual: ClassVar[Any] = {"num_kept": 20, "num_seated": 4, "explores": False, "choice": "uniform"}
+    usual: ClassVar[Any] = {"num_kept": 20, "num_seated": 4, "explores": True, "choice": "uniform"}
 
     past_of: str
     """the player that learns, of which copies are kept: from the start of the run on"""
@@ -62,7 +62,7 @@ class PastPlayerConfig(Config):
     num_seated: PositiveInt
     """among how many of them the worlds of a pairing are divided; each is drawn from all, so that one may sit twice"""
     explores: bool
-    """whether they explore as the player did then; otherwise they play as in evaluations"""
+    """whether they explore as the player did then; false: they play as in evaluations, perhaps one game again and again"""
     choice: Annotated[UniformChoiceConfig | PrioritizedChoiceConfig, ByName(), InBranch.FREE]
     """how those that sit in worlds are drawn"""
 
