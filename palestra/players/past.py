@@ -141,6 +141,6 @@ class PastPolicy:
         turn = number + self.game.roles.index(self.role) * (number // len(self.kept))  # so that all meet all
         chosen = torch.where(before == 0, (turn + fold(keys[:1], 0)) % len(self.kept) + 1, before)
         sitters = [Sitter((chosen == n).nonzero()[:, 0], self.past_self(past)) for n, past in enumerate(self.kept, 1)]
-        seated = SeatedPolicy(sitters, len(keys), keys.device, is_held=False)
+        seated = SeatedPolicy(sitters, len(keys), keys.device)
         decision = seated.act({"state": view}, legal, keys, memory)
         return Decision(decision.action, {}, decision.memory | {"self": chosen})

@@ -24,17 +24,17 @@ class Sitter(NamedTuple):
 class SeatedPolicy:
     """The policy of a seat in which each of several sitters decides in its own worlds.
 
-    held: bool (B,), the worlds whose experience is wanted: if `is_held`, those of the first sitter, whose decisions
-    alone keep extras. It gets every view that there is, by what policies observe. Each sitter has a memory of its own.
+    held: bool (B,), the worlds whose experience is wanted: those of the first sitter, whose decisions alone keep extras.
+    It gets every view that there is, by what policies observe. Each sitter has a memory of its own.
     """
 
     observes: Observes = "seats"
 
-    def __init__(self, sitters: Sequence[Sitter], num_worlds: int, device: torch.device, is_held: bool) -> None:
+    def __init__(self, sitters: Sequence[Sitter], num_worlds: int, device: torch.device) -> None:
         self.sitters = {number: each for number, each in enumerate(sitters) if len(each.worlds) or number == 0}
         self.observed = [each.policy.observes for each in self.sitters.values()]
         self.held = torch.zeros(num_worlds, dtype=torch.bool, device=device)
-        self.held[sitters[0].worlds] = is_held
+        self.held[sitters[0].worlds] = True
 
     def act(self, view: Mapping[str, Any], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
         """Let each sitter decide in its worlds. view: by what policies observe, tensors (B, ...) by name."""

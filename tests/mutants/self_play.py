@@ -14,7 +14,6 @@ SELF_PLAY = [
         ("sitters = {role: players[self.parts.config.roles[role]] for role in roles}", "sitters = players"),
         ("past_selves[here.start : here.stop, index] = past", "pass"),
         ("script.past_self(past)", "script.past_self(max(script.kept))"),
-        ("is_held=role in own.roles", "is_held=True"),
         ("opt_steps[name] // each.interval]", "opt_steps[name]]"),
         ("replica.of_leader(\"a past self\", copied(state))", "replica.of_leader(\"a past self\", state)"),
         ("for oldest in list(kept)[: -config.num_kept]:", "for oldest in list(kept)[config.num_kept :]:"),
@@ -53,7 +52,7 @@ SELF_PLAY = [
     *mutants(
         "rollouts/seated.py",
         SEATING,
-        ("self.held[sitters[0].worlds] = is_held", "self.held[:] = is_held"),
+        ("self.held[sitters[0].worlds] = True", "self.held[:] = True"),
         ("if name.startswith(prefix)}", "}"),
         ("torch.zeros_like(self.sums)\n        return", "self.sums\n        return"),
         ("masked_fill(~ended.unsqueeze(1), 0.0)", "masked_fill(ended.unsqueeze(1), 0.0)"),

@@ -116,7 +116,7 @@ class Seating:
                 policies[name] = players[name].policy(players[name].learning, role)
             numbers = {who: torch.tensor([*chain(*those)], dtype=torch.int64) for who, those in places.items()}
             sitting = [Sitter(those.to(device), policies[who]) for who, those in numbers.items()]
-            game.policies[role] = SeatedPolicy(sitting, num, device, is_held=role in own.roles)
+            game.policies[role] = SeatedPolicy(sitting, num, device)
         game.seat(worlds, past_selves)
 
     # ---- past selves -------------------------------------------------------------------------------------

@@ -153,11 +153,21 @@ def test_blocks_play_as_games_of_their_own(learner: str, tmp_path: Path) -> None
     trainer = fit(tmp_path / "run", league(LEARNERS[learner], explores=True))
     seating, game, main, num_rounds = trainer.seating, trainer.game, trainer.players["main"], 12
     assert seating is not None
+    kept = seating.past["past"].kept
+    _, middle, newest = kept
+    kept[other := newest + 1] = negated = copy.deepcopy(kept[newest])  # it plays otherwise than they do
+    for net in negated["player"]["nets"].values():
+        for weight in [each for name, each in net.items() if name.endswith("weight")]:
+            weight.mul_(-3.0)
+    seating.seated["main"] = [{}, {"second": [other, newest]}, {"first": [middle, other]}]
+    assert seating.copy([], trainer.counts(), trainer.replica) == {}  # of nobody: nobody is drawn anew
     together = FusedGame(game, {})
     worlds = together.new_worlds(8, 0, "test")
     seating.seat(together, "main", worlds, 0)
     rows = together.collect(worlds, NIM, num_rounds)
     assert worlds.results is not None
+    seconds, firsts = [-1, -1, other, newest, newest, -1, -1, -1], [-1, -1, -1, -1, -1, middle, other, other]
+    assert worlds.results.sitters.T.tolist() == [firsts, seconds]
     sums, num_places = worlds.results.take(), 0
     for block, seated in zip(seating.blocks["main"], seating.seated["main"], strict=True):
         for number, place in enumerate(next(iter(block.shares.values()), [block.worlds])):
@@ -230,23 +240,46 @@ def test_a_game_whose_sitter_changes_is_cut_off_and_counts_for_nobody(tmp_path: 
     assert worlds.lengths[cut] == 0  # the next game begins
 
 
+def test_results_are_told_once_by_whom_the_player_has_met(tmp_path: Path) -> None:
+    trainer = fit(tmp_path / "run", league(LEARNERS["dqn"]))
+    seating, worlds = trainer.seating, trainer.players["main"].worlds
+    one, _, other = seating.past["past"].kept
+    seating.take("main", trainer.replica)
+    seating.scores["main"].clear()
+    worlds.results.sitters[2, 1], worlds.results.sitters[5, 0] = one, other
+    for world, ended in {0: [4, 0, 0, 2, 2], 2: [3, 1, -1, 2, 1], 5: [2, 2, -2, 2, 0]}.items():
+        worlds.results.sums[world] = torch.tensor(ended)
+    as_first, as_second = {"games": 3.0, "return": 1 / 3, "won": 2 / 3}, {"games": 2.0, "return": -1.0, "won": 0.0}
+    assert seating.take("main", trainer.replica) == {
+        "itself": {"games": 4.0, "return": 0.0},
+        "second=past": {**as_first, "past_selves": [{"player": "past", "opt_steps": one, **as_first}]},
+        "first=past": {**as_second, "past_selves": [{"player": "past", "opt_steps": other, **as_second}]},
+    }
+    assert seating.take("main", trainer.replica) == {}
+    with_past = {met: scores.tolist() for met, scores in seating.scores["main"].items() if met.role}
+    assert with_past == {Met(1, "second", one): [3.0, 2.0], Met(2, "first", other): [2.0, 0.0]}
+
+
 def test_draws_have_the_probabilities_of_the_choice(tmp_path: Path) -> None:
     """Within 4.5 standard deviations over 10,000 draws, by shares lost of .9, .5, .1 and none played."""
     seating = Seating(make_trainer(league(LEARNERS["dqn"]), run=tmp_path / "run").parts)
     lost = {1: 0.9, 2: 0.5, 3: 0.1}
     weights = np.array([((100 * lost[n] + 2) / 104) ** 2 if n in lost else 0.25 for n in (1, 2, 3, 4)])
-    counts = np.zeros(5)
+    counts, num_equal = np.zeros(5), 0
     for number in range(2500):
         kept, drawn = seating.past["past"].kept, list[int]()
         kept.clear()
         kept.update({past: {} for past in (1, 2, 3, 100 + number)})
         for met in (Met(1, "second"), Met(2, "first")):
             scores = {met._replace(past=n): np.array([100.0, 100 * (1 - lost[n])]) for n in lost}
-            drawn += seating.drawn("main", met, 2, scores)
+            drawn += (pair := seating.drawn("main", met, 2, scores))
+            num_equal += pair[0] == pair[1]
         counts += np.bincount(np.minimum(drawn, 4), minlength=5)
     expected = 10_000 * weights / weights.sum()
     assert counts.sum() == 10_000
     assert (np.abs(counts[1:] - expected) < 4.5 * np.sqrt(expected)).all()
+    share = float(((weights / weights.sum()) ** 2).sum())  # of pairs that are equal by chance
+    assert abs(num_equal - 5000 * share) < 4.5 * np.sqrt(5000 * share)
 
 
 def test_a_branch_keeps_fewer_and_one_without_changes_has_the_same_bits(stored: Path, tmp_path: Path) -> None:
