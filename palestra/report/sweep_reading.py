@@ -311,7 +311,7 @@ def _recorded(data: SweepData, trial: TrialData, config: BaseRunConfig | None) -
         # what is damaged, or has a measure of the user's own that is not trusted, is left out
         odd = (ConfigError, UntrustedError, ValueError, LookupError, TypeError, AttributeError)
         with suppress(*odd), importing_no_others():
-            run = Watched(folder / f"seed-{seed}", config, data.config.objective)
+            run = Watched(folder / f"seed-{seed}", config, data.config.objective, {})
             run.look()
             runs += [run] if run.first else []
     if not runs:

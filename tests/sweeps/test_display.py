@@ -127,7 +127,7 @@ def make_study(tmp_path: Path) -> Study:
         base = read_config(BASE)
         folder = SweepFolder.create(tmp_path / "s", render(config, SweepConfig), {})
         space = Space([Base("base", base.model_dump(), RunConfig)], config.space)
-        return folder, SweepStudy(folder, config, space)
+        return folder, SweepStudy(folder, config, space, Succession())
 
     return make
 
@@ -188,7 +188,7 @@ def test_the_end_of_a_study_is_estimated_from_what_ended_and_what_runs(make_stud
     claimed = study.claim()
     lock = Lock.take(folder.trial(claimed.number).make(), "lock")
     assert lock is not None
-    owned = OwnedTrial(study, folder, study.config, claimed.number, read_config(BASE).model_dump(), lock)
+    owned = OwnedTrial(study, folder, study.config, claimed.number, read_config(BASE).model_dump(), None, lock)
     progress = progress_of(folder, study, [owned], 2, None, worked_s=0.0)
     assert progress.num_elsewhere == 0
     assert progress.seconds_left == pytest.approx(3 * 80.0 / 2)  # two seeds side by side, none has gone on yet
