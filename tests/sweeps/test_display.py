@@ -37,6 +37,7 @@ from palestra.sweeps.display import (
 )
 from palestra.sweeps.folder import SweepFolder
 from palestra.sweeps.progress import EndedTrial, RunProgress, SweepProgress, progress_of, work_left
+from palestra.sweeps.search import Succession
 from palestra.sweeps.space import Base, Space
 from palestra.sweeps.study import SweepStudy
 from palestra.sweeps.trials import OwnedTrial, Pace
@@ -225,7 +226,7 @@ def test_nothing_is_estimated_before_anything_is_known(make_study: Study) -> Non
 def ended(number: int, state: str = "succeeded", reason: str = "") -> EndedTrial:
     point = {"players.agent.algorithm.[red]gamma": "0.99", "x.learning_rate": "0.0001234"}
     log = Path(f"[red]/trials/{number:04}/seed-0.log") if reason else None
-    return EndedTrial(number, state, None if reason else 400.0 + number, [400.0, 402.0], point, reason, log)
+    return EndedTrial(number, state, None if reason else 400.0 + number, [400.0, 402.0], point, reason, log, [])
 
 
 def sweep_progress(**changes: Any) -> SweepProgress:
@@ -233,6 +234,8 @@ def sweep_progress(**changes: Any) -> SweepProgress:
     facts: dict[str, Any] = {
         "path": Path("runs/[red]"),
         "measure": "return/agent",
+        "generation": None,
+        "num_generations": None,
         "counts": {"succeeded": 90, "failed": 4, "pruned": 12, "skipped": 3, "running": 9},
         "total": 1000,
         "done": 110.5,
