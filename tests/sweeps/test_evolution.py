@@ -4,8 +4,10 @@ failures, what it keeps on the disk, and what is refused before anything starts.
 import json
 import math
 import random
+import re
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -18,17 +20,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from palestra.config import Failed, check, load_yaml, render
+from palestra.config import ConfigError, Failed, check, load_yaml, reading_own, render
 from palestra.kinds.games.config import RunConfig
 from palestra.run.checkpoints import Checkpoints
+from palestra.run.kinds import read_config
 from palestra.storage.run_folder import RunFolder
+from palestra.sweeps import sweep as sweep_module
 from palestra.sweeps.config import SweepConfig, read_sweep
+from palestra.sweeps.display import SweepDisplay
 from palestra.sweeps.evolution import Evolution, multiplied, mutated
 from palestra.sweeps.outcomes import FAILURE, parent_of, ranked, state_of
+from palestra.sweeps.places import Job
+from palestra.sweeps.plan import Plan
 from palestra.sweeps.search import EvolutionConfig
 from palestra.sweeps.space import Base, ChoiceConfig, IntegerConfig, Space, UniformConfig, drawn
 from palestra.sweeps.stored import StoredSweep
-from tests.sweeps.small_runs import done, palestra
+from palestra.sweeps.sweep import Sweep
+from tests.sweeps.made_runs import begin_run, end_run, evaluation
+from tests.sweeps.small_runs import ROOT, done, palestra
+from tests.sweeps.test_sweep_chaos import kill_a_run
 
 GAMMA, RATE = "players.host.algorithm.gamma", "players.host.algorithm.learning_rate.initial"
 MUTATION = {"factors": [0.8, 1.2], "redraw": 0.25}
@@ -236,7 +246,7 @@ def test_members_that_violate_a_constraint_are_drawn_again_and_after_a_thousand_
     assert points == asked[2::3]
     assert len(asked) == 9
     evolution = evolution_of(allows=lambda point: False)
-    with pytest.raises(Failed, match="^constraints: none of 1,000 draws fulfils them for member 1 of generation 0;"):
+    with pytest.raises(Failed, match=r"^constraints: none of 1,000 draws fulfils them for member 1 of generation 0;"):
         evolution.member(1, [])
 
 
@@ -279,8 +289,8 @@ def records(run: Path) -> list[dict[str, Any]]:
 
 def test_a_members_run_is_to_the_bit_what_the_commands_give_by_hand(population: Path, tmp_path: Path) -> None:
     trials = trials_of(population / "s")
-    child = next(t for t in trials[6:] if trials[parent_of(t)].params != t.params)  # type: ignore[index]
-    line = [trials[6 - 6 + number] for number in reversed(list(numbers_back(child, trials)))]
+    child = next(t for t in trials[6:] if trials[parent_of(t)].params != t.params)
+    line = [trials[number] for number in reversed(list(numbers_back(child, trials)))]
     latest = None
     for step, trial in enumerate(line, 1):
         keys = [f"{key}={value}" for key, value in trial.params.items()]
@@ -414,3 +424,357 @@ def test_a_population_killed_at_random_ends_as_one_that_was_not(population: Path
     assert num_kills
     assert told(killed) == told(population / "s")
     assert (killed / "best.yml").read_bytes() == (population / "s/best.yml").read_bytes()
+
+
+class Place:
+    """Where runs take no time: their value is their discount. failing: the trials whose runs fail for now. started: the
+    commands, each with its run and, of a branch, the run that it comes from."""
+
+    num_runs = 2
+
+    def __init__(self, failing: Sequence[str]) -> None:
+        self.failing, self.started = failing, list[tuple[str, ...]]()
+
+    def start(self, arguments: Sequence[str], log: Path) -> Job:
+        paths = [Path(each) for each in arguments if "seed-" in each]
+        run = paths[-1]
+        self.started.append((arguments[0], *(re.findall(r"\d{4}/seed-\d", str(path))[0] for path in paths)))
+        config = run.parent / "config.yml"
+        if arguments[0] != "resume":
+            begin_run(run, config, int(run.name.removeprefix("seed-")))
+        if run.parent.name in self.failing:
+            (run / "records.jsonl").write_text(evaluation(1, 0.0))
+            log.write_text("No space left on device\n")
+            return Ended(1)
+        found = load_yaml(config)
+        end_run(run, int(found["stop"]["after"]), found["players"]["agent"]["algorithm"]["gamma"])
+        return Ended(0)
+
+
+class Ended(Job):
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+    def poll(self) -> int:
+        return self.code
+
+    def signal(self, number: int) -> None:
+        pass
+
+
+class Told(SweepDisplay):
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes: list[str] = []
+
+    def ended(self, line: str) -> None:
+        pass
+
+    def note(self, line: str) -> None:
+        self.notes.append(line)
+
+
+CARTPOLE = SWEEP | {
+    "space": {"gamma": {"name": "uniform", "low": 0.5, "high": 0.99, "step": None}},
+    "objective": SWEEP["objective"] | {"measure": "return/agent"},
+    "search": SEARCH | {"size": 4, "quantile": 0.25, "generation": {"after": 1000, "unit": "env_steps"}},
+    "budget": {"trials": 8, "total": None, "minutes": None},
+}
+
+
+@pytest.fixture
+def in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep_module, "POLL_S", 0.0)
+    monkeypatch.setattr(sweep_module, "LOOK_S", 0.0)
+
+
+def sweep_of(path: Path, failing: Sequence[str] = (), **changes: Any) -> Sweep:
+    """A sweep in a folder, or that which lies there, whose runs take no time."""
+    if path.exists():
+        sweep = Sweep.open(path, [f"{key}={value}" for key, value in changes.items()], Told(), trust=False)
+    else:
+        config = read_sweep(CARTPOLE | changes, [])
+        sweep = Sweep.create(path, config, {"base": read_config(ROOT / "configs/ppo-cartpole.yml")}, Told())
+    sweep.place = Place(failing)
+    return sweep
+
+
+def worked(path: Path, failing: Sequence[str] = (), **changes: Any) -> Sweep:
+    sweep = sweep_of(path, failing, **changes)
+    sweep.work()
+    return sweep
+
+
+pytestmark = pytest.mark.usefixtures("in_no_time")
+
+
+def test_who_fails_is_the_worst_and_nobody_branches_off_it(tmp_path: Path) -> None:
+    for name, failing in (("one", ["0002"]), ("two", ["0001", "0002"])):
+        sweep = worked(tmp_path / name, failing)
+        trials = sweep.study.ranked()
+        alive = [trial for trial in trials[:4] if trial.value is not None]
+        best = max(alive, key=lambda trial: trial.value or 0.0)
+        for place, member in enumerate(trials[4:]):
+            parent = parent_of(member)
+            assert parent == (trials[place] if trials[place] in alive else best).number
+            assert ("branch", f"{parent:04d}/seed-0", f"{member.number:04d}/seed-0") in sweep.place.started
+        assert [state_of(trial) for trial in trials[4:]] == ["succeeded"] * 4
+
+
+def test_a_failed_member_is_retried_until_the_next_generation_begins(tmp_path: Path) -> None:
+    worked(tmp_path / "whole")
+    sweep = worked(tmp_path / "s", ["0001"], budget=CARTPOLE["budget"] | {"trials": 4})
+    again = sweep_of(tmp_path / "s")
+    assert [trial.number for trial in again.failed()] == [1]
+    assert again.retry_failed() == 1
+    again.work()
+    later = worked(tmp_path / "s", **{"budget.trials": 8})
+    found, expected = later.study.ranked(), trials_of(tmp_path / "whole")
+    assert [(trial.params, trial.value) for trial in found] == [(trial.params, trial.value) for trial in expected]
+    ranks = {trial.number: rank for rank, trial in enumerate(found)}
+    assert [ranks.get(parent_of(t)) for t in found] == [parent_of(t) for t in expected]
+    assert sweep.place.started[0] == ("train", "0000/seed-0")
+
+    late = worked(tmp_path / "late", ["0001"])
+    with pytest.raises(ConfigError, match=r"^--retry-failed: expected trials of the newest generation, got 1, after"):
+        late.retry_failed()
+    assert late.failed() == []
+    late = worked(tmp_path / "both", ["0001", "0006"])
+    again = sweep_of(tmp_path / "both")
+    assert again.retry_failed() == 1
+    again.work()
+    assert again.display.notes[0].startswith("--retry-failed: expected trials of the newest generation, got 1,")
+    assert [state_of(trial) for trial in again.study.ranked()].count("failed") == 1
+
+
+def test_if_nobody_succeeds_the_next_generation_does_not_begin(tmp_path: Path) -> None:
+    sweep = worked(tmp_path / "s", [f"000{n}" for n in range(4)])
+    assert len(sweep.study.trials()) == 4
+    assert sweep.display.notes == [
+        "the sweep ends before its budget is used up: the search lets no further trial begin"
+    ]
+    again = sweep_of(tmp_path / "s")
+    assert again.retry_failed() == 4
+    again.work()
+    assert [state_of(trial) for trial in again.study.trials()] == ["succeeded"] * 8
+
+
+def test_without_a_quantile_nobody_takes_the_place_of_who_fails(tmp_path: Path) -> None:
+    sweep = worked(tmp_path / "s", ["0001"], search=CARTPOLE["search"] | {"quantile": 0.0})
+    assert [state_of(trial) for trial in sweep.study.ranked()].count("failed") == 2
+    assert sweep.study.trial(5).user_attrs[FAILURE] == "it branches off trial 1, which is failed"
+
+
+def test_a_budget_ends_a_sweep_after_whole_generations(tmp_path: Path) -> None:
+    budget = {"trials": None, "total": {"after": 4500, "unit": "env_steps"}, "minutes": None}
+    sweep = worked(tmp_path / "s", budget=budget)
+    assert len(sweep.study.trials()) == 8, "each member counts what it has trained itself"
+    assert sweep.progress().count == 8000
+
+
+def test_two_folders_may_not_share_a_population(tmp_path: Path) -> None:
+    storage = {"name": "journal", "path": str(tmp_path / "shared.journal"), "study": "both"}
+    worked(tmp_path / "a", storage=storage)
+    with pytest.raises(ConfigError, match=r"^storage\.study: expected trials of this folder alone"):
+        sweep_of(tmp_path / "b", storage=storage)
+
+
+OWN = """
+import optuna
+from palestra.config import UserConfig
+from palestra.sweeps.search import Search
+
+
+class Chain(Search):
+    Config = UserConfig
+
+    def sampler(self, seed):
+        return optuna.samplers.RandomSampler(seed=seed)
+
+    def parent(self, trial, trials):
+        rank = next(rank for rank, each in enumerate(trials) if each.number == trial.number)
+        return trials[rank - 2] if rank > 1 else None
+
+    def may_begin(self, rank, trials):
+        return rank < 2 or trials[rank - 2].state.is_finished() and rank < 5
+
+
+class Odd(Chain):
+    def parent(self, trial, trials):
+        return "the best"
+
+
+class Raising(Chain):
+    def parent(self, trial, trials):
+        return trials[99]
+"""
+
+
+def test_a_search_of_ones_own_names_parents_and_says_who_may_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "chains.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    space = {"gamma": CARTPOLE["space"]["gamma"], "stop.after": {"name": "choice", "values": [100, 200]}}
+    with reading_own():
+        sweep = worked(tmp_path / "s", search={"name": "chains:Chain"}, space=space)
+    trials = sweep.study.ranked()
+    assert [parent_of(trial) for trial in trials] == [None, None, 0, 1, 2]
+    stops = [load_yaml(tmp_path / f"s/trials/{n:04d}/config.yml")["stop"]["after"] for n in range(5)]
+    own = [trial.params["stop.after"] for trial in trials]
+    assert stops == [own[0], own[1], own[0] + own[2], own[1] + own[3], own[0] + own[2] + own[4]]
+    assert sweep.display.notes == [
+        "the sweep ends before its budget is used up: the search lets no further trial begin"
+    ]
+    for name, why in (
+        ("Odd", "expected an earlier trial, or None, as the parent of trial 0"),
+        ("Raising", "IndexError"),
+    ):
+        with reading_own():
+            sweep = worked(
+                tmp_path / name, search={"name": f"chains:{name}"}, budget=CARTPOLE["budget"] | {"trials": 1}
+            )
+        [trial] = sweep.study.trials()
+        assert trial.user_attrs[FAILURE].startswith("search: ")
+        assert why in trial.user_attrs[FAILURE]
+
+
+# ---- before anything starts ------------------------------------------------------------------------------------
+
+
+def test_a_first_file_is_complete_and_a_dry_run_says_what_it_costs(tmp_path: Path) -> None:
+    text = done("config", "sweep", "dqn-polyhedra", "search.name=evolution", "search.size=4", cwd=tmp_path)
+    found = load_yaml(text)
+    assert found["search"]["mutation"] == {"factors": [0.8, 1.2], "redraw": 0.25}
+    assert (found["budget"]["trials"], found["pruning"], found["seeds"]) == (80, None, [0])
+    file = write(tmp_path)
+    lines = done("sweep", file, "--dry-run", cwd=tmp_path).splitlines()
+    assert "9 trials in 3 generations of 3, each with 1 seed; 1 run at a time" in lines
+    assert {"9 runs", "72 opt steps"} <= set(lines)
+    assert any(
+        re.match(r"a generation takes 3 such runs one after the other, of which each takes about", line)
+        for line in lines
+    )
+
+
+def of_base(**changes: Any) -> Any:
+    data = json.loads(json.dumps(TINY))
+    for path, value in changes.items():
+        *parents, last = path.split("__")
+        place = data
+        for key in parents:
+            place = place[key]
+        place[last] = value
+    return check(data, RunConfig)
+
+
+NETS = [{"name": "mlp", "net_arch": [8, "b"], "activation": name} for name in ("relu", "tanh")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "base", "message"),
+    [
+        (
+            {"space": {"num_worlds": {"name": "choice", "values": [8, 16]}}},
+            {},
+            "space.num_worlds: expected a key that a branch may change",
+        ),
+        (
+            {"space": {"players.host.algorithm.net": {"name": "choice", "values": NETS}}},
+            {},
+            "space.players.host.algorithm.net: .*, got choice, which changes players.host.algorithm.net.activation",
+        ),
+        (
+            {"space": {"stop.after": {"name": "integer", "low": 8, "high": 9, "step": 1, "log": False}}},
+            {},
+            "space.stop.after: expected no dimension, because search.generation says how long",
+        ),
+        (
+            {"space": {"seed": {"name": "choice", "values": [8, 9]}}},
+            {},
+            "space.seed: expected no dimension, because seeds lists the seeds",
+        ),
+        (
+            {"pruning": {"name": "median", "num_seeds": 1, "startup_trials": 1, "warmup_steps": 0}},
+            {},
+            "pruning: expected null with search 'evolution'",
+        ),
+        (
+            {"search": SEARCH | {"generation": {"after": 1, "unit": "minutes"}}},
+            {},
+            "search.generation.unit: expected one of .*, got 'minutes'",
+        ),
+        (
+            {"search": SEARCH | {"generation": {"after": 1, "unit": "tokens"}}},
+            {},
+            "search.generation.unit: expected one of 'env_steps', 'opt_steps', .*, got 'tokens'",
+        ),
+        (
+            {"budget": SWEEP["budget"] | {"trials": 8}},
+            {},
+            "budget.trials: expected a multiple of search.size = 3, got 8",
+        ),
+        ({"search": SEARCH | {"quantile": 0.6}}, {}, "search.quantile: expected .* 0.5.*, got 0.6"),
+        ({"search": SEARCH | {"size": 1}}, {}, "search.quantile: expected 0 with size 1"),
+        (
+            {"search": SEARCH | {"mutation": MUTATION | {"factors": []}}},
+            {},
+            "search.mutation.factors: expected a list of length >= 1",
+        ),
+        ({}, {"output__save": None}, "base.0: output.save: expected an interval in base, .*, got null"),
+        (
+            {},
+            {"output__replay_in_checkpoints": "none"},
+            "base.0: output.replay_in_checkpoints: expected all in base, .*, got none",
+        ),
+        ({}, {"output__replay_in_checkpoints": "resumable"}, "base.0: output.replay_in_checkpoints: .*, got resumable"),
+    ],
+)
+def test_what_cannot_work_is_one_line(changes: Any, base: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{message}") as caught:
+        Plan(read_sweep(SWEEP | changes, []), {"base": of_base(**base)})
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_several_bases_are_refused() -> None:
+    bases = {"a": of_base(), "b": of_base(seed=1)}
+    with pytest.raises(ConfigError, match=r"^base: expected one config with search 'evolution', .*, got a, b$"):
+        Plan(read_sweep(SWEEP | {"base": ["a.yml", "b.yml"]}, []), bases)
+
+
+# ---- thirty kills ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cores", [1, 2])
+@pytest.mark.parametrize("crossover", [False, True])
+def test_a_population_killed_thirty_times_equals_one_that_was_not(cores: int, crossover: bool, tmp_path: Path) -> None:
+    changes: dict[str, Any] = {
+        "place": SWEEP["place"] | {"cores": cores},
+        "search": SEARCH | {"size": 4, "crossover": crossover, "generation": {"after": 64, "unit": "opt_steps"}},
+        "seeds": [0, 1],
+        "budget": SWEEP["budget"] | {"trials": 24},
+        "storage": {"name": "journal", "path": None, "study": "sweep"},
+    }
+    file = write(tmp_path, **changes)
+    done("sweep", file, "--run", "whole", cwd=tmp_path)
+    seed = random.randrange(10**6)
+    print("seed of the kills:", seed)
+    draw, killed, num_kills = random.Random(seed), tmp_path / "killed", 0
+    while num_kills < 30:
+        workers = [palestra("sweep", file, "--run", "killed", cwd=tmp_path) for _ in range(draw.randint(1, 2))]
+        time.sleep(draw.uniform(0.3, 3.0))
+        if all(worker.poll() is not None for worker in workers):
+            break
+        if draw.random() < 0.5:
+            kill_a_run(killed, draw)
+        for worker in workers:
+            worker.send_signal(draw.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM]))
+            worker.communicate(timeout=60)
+            num_kills += 1
+    print("kills before it was done:", num_kills)
+    assert num_kills >= 5, "the sweep ended too early to prove anything"
+    done("sweep", file, "--run", "killed", cwd=tmp_path)
+    assert told(killed) == told(tmp_path / "whole")
+    assert (killed / "best.yml").read_bytes() == (tmp_path / "whole/best.yml").read_bytes()
