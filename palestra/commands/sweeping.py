@@ -229,12 +229,8 @@ def dry_run(config: SweepConfig, bases: dict[str, BaseRunConfig]) -> Iterator[st
             times[name], whole = found, duration_text(found.seconds(base.stop))
             yield f"a run of {name} as it is takes about {whole}, its start and evaluations included"
             if isinstance(config.search, EvolutionConfig):
-                size = config.search.size
-                start, generation = duration_text(found.start_s), math.ceil(size * len(config.seeds) / num_at_once)
-                yield (
-                    f"a generation takes {generation} such run{'s' * (generation != 1)} one after the other, of which "
-                    f"each takes about {start} to start and to evaluate"
-                )
+                start, train = duration_text(found.start_s), duration_text(found.train_s)
+                yield f"of a generation, a run takes about {start} to start and to evaluate, and {train} to train"
     if num_trials is not None and len(times) == len(bases):
         yield from _whole_time([times[name].seconds(stop) for name, stop in stops], plan, num_trials, num_at_once)
 

@@ -1,4 +1,7 @@
-"""Knows what other libraries call the keys of a config, and of a sweep. docs/coming-from.md says more about each of these names."""
+"""Knows what other libraries call the keys of a run's config or of a sweep.
+
+docs/coming-from.md says more about each of these names.
+"""
 
 from pydantic import BaseModel
 
