@@ -223,7 +223,7 @@ def cross_table(folder: Path, scale: float) -> str:
                 "agent": [*(name for name in players if name.startswith("agent")), "choose_first", "random"],
             }
         ],
-        "num_games": NUM_GAMES,
+        "num_games": NUM_GAMES // 2,
         "max_rounds": 100,
         "num_worlds": 16,
         "info": [],

@@ -20,6 +20,7 @@ from palestra.config import (
 )
 from palestra.evaluation.measures import MeasureName
 from palestra.run.base import BaseRunConfig
+from palestra.run.branching import is_fixed
 from palestra.runtime.intervals import Limit
 from palestra.sweeps.places import LocalConfig, Place
 from palestra.sweeps.pruning import AnyPruningConfig, WilcoxonConfig, first_step
@@ -88,7 +89,12 @@ class SweepConfig(Config):
         return {
             "seed": 0,
             "base": list(bases),
-            "space": {key: item for base in bases.values() for key, item in dimensions(base, is_grid)},
+            "space": {
+                key: item
+                for base in bases.values()
+                for key, item in dimensions(base, is_grid)
+                if not (is_evolution and is_fixed(key, base))  # members branch off each other
+            },
             "constraints": [],
             "seeds": [0] if is_evolution else [0, 1, 2],
             "objective": {**best.model_dump(), "of": "last"},

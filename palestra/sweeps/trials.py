@@ -141,6 +141,11 @@ class OwnedTrial(SeedRuns[TrialRun]):
         names = [path.name for path in paths.values()]
         self.origins = {} if parent is None else {name: last_checkpoint(parent.path / name) for name in names}
         starts = {name: Manifest.read(origin).counters for name, origin in self.origins.items()}
+        for name, start in starts.items():
+            if (reached := start.get(config.stop.unit, 0)) >= config.stop.after:
+                what = f"{name} of the trial from which it branches off has come to {reached:,} {config.stop.unit}"
+                message = f"expected more, for {what}, beyond its own `stop`; let members train longer"
+                raise ConfigError.at("stop.after", f"{message}, got {config.stop.after:,g}")
         runs = [
             TrialRun(path, seed, Watched(path, config, sweep.objective, starts.get(path.name, {})), self.unit)
             for seed, path in paths.items()

@@ -428,12 +428,12 @@ def test_a_population_killed_at_random_ends_as_one_that_was_not(population: Path
 
 class Place:
     """Where runs take no time: their value is their discount. failing: the trials whose runs fail for now. started: the
-    commands, each with its run and, of a branch, the run that it comes from."""
+    commands, each with its run and, of a branch, the run that it comes from. overshoot: env steps beyond `stop`."""
 
     num_runs = 2
 
     def __init__(self, failing: Sequence[str]) -> None:
-        self.failing, self.started = failing, list[tuple[str, ...]]()
+        self.failing, self.started, self.overshoot = failing, list[tuple[str, ...]](), 0
 
     def start(self, arguments: Sequence[str], log: Path) -> Job:
         paths = [Path(each) for each in arguments if "seed-" in each]
@@ -447,7 +447,7 @@ class Place:
             log.write_text("No space left on device\n")
             return Ended(1)
         found = load_yaml(config)
-        end_run(run, int(found["stop"]["after"]), found["players"]["agent"]["algorithm"]["gamma"])
+        end_run(run, int(found["stop"]["after"]) + self.overshoot, found["players"]["agent"]["algorithm"]["gamma"])
         return Ended(0)
 
 
@@ -570,6 +570,17 @@ def test_a_budget_ends_a_sweep_after_whole_generations(tmp_path: Path) -> None:
     sweep = worked(tmp_path / "s", budget=budget)
     assert len(sweep.study.trials()) == 8, "each member counts what it has trained itself"
     assert sweep.progress().count == 8000
+
+
+def test_a_member_that_has_nothing_to_train_says_so(tmp_path: Path) -> None:
+    sweep = sweep_of(tmp_path / "s")
+    sweep.place.overshoot = 1000
+    sweep.work()
+    [*_, last] = sweep.study.ranked()
+    assert last.user_attrs[FAILURE] == (
+        "stop.after: expected more, for seed-0 of the trial from which it branches off has come to 2,000 env_steps, "
+        "beyond its own `stop`; let members train longer, got 2,000"
+    )
 
 
 def test_two_folders_may_not_share_a_population(tmp_path: Path) -> None:
