@@ -38,15 +38,18 @@ class Evolution(Succession):
     ) -> None:
         self.config, self.allows, self.seed = config, allows, seed
         self.dimensions = space.dimensions
-        self.size = config.size  # type: ignore[misc]
         self.sign = -1.0 if goal == "max" else 1.0
         self._last: tuple[int, Member] | None = None  # as it is asked for each key
 
+    @property
+    def size(self) -> int:
+        return self.config.size
+
     def may_begin(self, rank: int, trials: Sequence[FrozenTrial]) -> bool:
         """As in Succession: a generation waits for the one before, and does not begin if nobody succeeded in it."""
-        if rank < self.config.size or rank % self.config.size:
+        if rank < self.size or rank % self.size:
             return True
-        states = [state_of(trial) for trial in trials[rank - self.config.size :]]
+        states = [state_of(trial) for trial in trials[rank - self.size :]]
         return "running" not in states and "succeeded" in states
 
     def parent(self, trial: FrozenTrial, trials: Sequence[FrozenTrial]) -> FrozenTrial | None:
@@ -63,15 +66,15 @@ class Evolution(Succession):
         return self._last[1]
 
     def _member(self, rank: int, trials: Sequence[FrozenTrial]) -> Member:
-        generation, place = divmod(rank, self.config.size)
+        generation, place = divmod(rank, self.size)
         draw = random.Random(hashlib.sha256(f"{self.seed}/{rank}".encode()).digest())
         if generation == 0:
             return self._allowed(rank, lambda: Member(self._drawn(draw), []))
-        before = trials[(generation - 1) * self.config.size : generation * self.config.size]
-        num = math.ceil(self.config.quantile * self.config.size)
-        order = sorted(range(self.config.size), key=lambda n: self._order(before[n]))  # of equal ones the lower rank
+        before = trials[(generation - 1) * self.size : generation * self.size]
+        num = math.ceil(self.config.quantile * self.size)
+        order = sorted(range(self.size), key=lambda n: self._order(before[n]))  # of equal ones the lower rank
         best = [before[n] for n in order[:num] if state_of(before[n]) == "succeeded"]
-        own, goes_on = before[place], place in order[: self.config.size - num]
+        own, goes_on = before[place], place in order[: self.size - num]
         if not num or (goes_on and state_of(own) == "succeeded"):
             return Member(own.params, [own])
         return self._allowed(rank, lambda: self._child(best, draw))
@@ -85,8 +88,8 @@ class Evolution(Succession):
         for _ in range(MOST_DRAWS):
             if self.allows((member := make()).point):
                 return member
-        what = f"constraints: none of {MOST_DRAWS:,} draws fulfils them for member {rank % self.config.size}"
-        raise Failed(f"{what} of generation {rank // self.config.size}; the sweep cannot go on")
+        what = f"constraints: none of {MOST_DRAWS:,} draws fulfils them for member {rank % self.size}"
+        raise Failed(f"{what} of generation {rank // self.size}; the sweep cannot go on")
 
     def _drawn(self, draw: random.Random) -> Point:
         return {key: drawn(dimension, draw) for key, dimension in self.dimensions.items()}

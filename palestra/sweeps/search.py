@@ -31,11 +31,17 @@ class Succession:
     """What a search says of trials that go on from others. As it stands here, all begin anew, and none waits.
 
     Trials are those of the sweep by rank: trials[n] is the n-th one, and the last one that began there if it was run
-    again. size: how many of them are a generation: the budget ends a sweep after whole ones, what failed is run again
-    until the next one begins, and what lies two generations back loses its replay rows; None: there are no generations.
+    again.
     """
 
-    size: ClassVar[int | None] = None
+    @property
+    def size(self) -> int | None:
+        """How many trials are a generation; None: there are no generations.
+
+        The budget ends a sweep after whole ones, what has failed is run again only until the next one begins, and the
+        runs of two generations before keep no replay rows.
+        """
+        return None
 
     def parent(self, trial: "FrozenTrial", trials: "Sequence[FrozenTrial]") -> "FrozenTrial | None":
         """Return the trial from whose runs those of a trial branch off; None: they begin anew.

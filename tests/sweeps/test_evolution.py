@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from palestra.run.kinds import read_config
 from palestra.storage.run_folder import RunFolder
 from palestra.sweeps import sweep as sweep_module
 from palestra.sweeps.config import SweepConfig, read_sweep
-from palestra.sweeps.display import SweepDisplay
+from palestra.sweeps.display import SweepDisplay, generation_text, screen_lines
 from palestra.sweeps.evolution import Evolution, multiplied, mutated
 from palestra.sweeps.outcomes import FAILURE, parent_of, ranked, state_of
 from palestra.sweeps.places import Job
@@ -570,6 +571,9 @@ def test_a_budget_ends_a_sweep_after_whole_generations(tmp_path: Path) -> None:
     sweep = worked(tmp_path / "s", budget=budget)
     assert len(sweep.study.trials()) == 8, "each member counts what it has trained itself"
     assert sweep.progress().count == 8000
+    assert generation_text(sweep.progress()) == "generation 2"
+    frame = screen_lines(worked(tmp_path / "t").progress(), 0.0, datetime(2030, 1, 1), 100, 30)
+    assert any("generation 2 of 2" in "".join(piece.text for piece in line) for line in frame)
 
 
 def test_a_member_that_has_nothing_to_train_says_so(tmp_path: Path) -> None:
