@@ -253,6 +253,7 @@ class Checkpoints:
         name, had_best = f"{number:08d}", self.best() is not None
         place = self.folder.below(name)
         manifest = Manifest.read(place)
+        self.folder.write("latest", f"{name}\n".encode())  # first: a kill in `_publish` is undone for the latest one
         if manifest.buffers:
             content = {file: read_checked(place, file, manifest.files[file]) for file in (STATE, TENSORS)}
             state = parse_json(content[STATE], STATE) | {"has_replay_rows": False}
@@ -265,7 +266,6 @@ class Checkpoints:
                 bare.write_new(file, content[file])
             bare.sync()
             self._publish(bare, name)
-        self.folder.write("latest", f"{name}\n".encode())
         if had_best:
             self.mark_best(name)
         for other in self.numbers():
