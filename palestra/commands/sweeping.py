@@ -215,22 +215,23 @@ def dry_run(config: SweepConfig, bases: dict[str, BaseRunConfig]) -> Iterator[st
         yield f"{count_text(num_trials * len(config.seeds))} runs{_unless_pruned(config)}"
     stops = plan.stops()
     units = {stop.unit for _, stop in stops}
-    bases = plan.bases
     if num_trials is not None and len(units) == 1 and units != {"minutes"}:
         about = "" if plan.has_all_points or len({stop.after for _, stop in stops}) == 1 else "about "
         num = num_trials * len(config.seeds) * fmean(stop.after for _, stop in stops)
         yield f"{about}{count_text(num)} {label(*units)}{_unless_pruned(config)}"
     times = {}
-    for name, base in bases.items():
+    for name, base in plan.bases.items():
         found = run_time(base, config.seeds[0])
         if isinstance(found, str):
             yield f"a run of {name} cannot be timed: {found}"
         else:
             times[name], whole = found, duration_text(found.seconds(base.stop))
-            yield f"a run of {name} as it is takes about {whole}, its start and evaluations included"
             if isinstance(config.search, EvolutionConfig):
                 start, train = duration_text(found.start_s), duration_text(found.train_s)
-                yield f"of a generation, a run takes about {start} to start and to evaluate, and {train} to train"
+                parts = f"{start} to start and to evaluate, {train} to train"
+                yield f"a run of {name} takes about {whole} for a generation: {parts}"
+            else:
+                yield f"a run of {name} as it is takes about {whole}, its start and evaluations included"
     if num_trials is not None and len(times) == len(bases):
         yield from _whole_time([times[name].seconds(stop) for name, stop in stops], plan, num_trials, num_at_once)
 

@@ -404,6 +404,11 @@ def test_the_value_of_a_branch_leaves_out_the_evaluation_at_its_start(tmp_path: 
         values = [each["pairs"][0]["scores"]["rho"] for each in found]
         assert len(values) == 2
         assert trial.value == (min(values) if trial.number == 0 else values[1])
+    found = records(tmp_path / "s/trials/0000/seed-0")
+    values = {each["opt_steps"]: each["pairs"][0]["scores"]["rho"] for each in found if each["kind"] == "evaluation"}
+    checkpoints = Checkpoints(RunFolder(tmp_path / "s/trials/0000/seed-0"), 1, None)
+    assert checkpoints.load("latest").counters["opt_steps"] == min(values, key=lambda step: (values[step], step))
+    assert checkpoints.numbers() == [checkpoints.latest()]
 
 
 # ---- kills and failures ----------------------------------------------------------------------------------------
@@ -667,7 +672,7 @@ def test_a_first_file_is_complete_and_a_dry_run_says_what_it_costs(tmp_path: Pat
     lines = done("sweep", file, "--dry-run", cwd=tmp_path).splitlines()
     assert "9 trials in 3 generations of 3, each with 1 seed; 1 run at a time" in lines
     assert {"9 runs", "72 opt steps"} <= set(lines)
-    start = r"of a generation, a run takes about \S+ to start and to evaluate, and \S+ to train"
+    start = r"a run of base takes about \S+ for a generation: \S+ to start and to evaluate, \S+ to train"
     assert any(re.fullmatch(start, line) for line in lines)
 
 
