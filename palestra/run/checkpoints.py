@@ -245,6 +245,12 @@ class Checkpoints:
         self._remove_leftovers()
         self._remove_unnamed()
 
+    def is_alone(self) -> bool:
+        """Whether there is one checkpoint at most, and no replay rows, as `keep_alone` leaves it."""
+        numbers = self.numbers()
+        places = [self.buffers, *(self.folder.below(f"{number:08d}") for number in numbers)]
+        return len(numbers) <= 1 and not any(SEGMENT.fullmatch(name) for place in places for name in place.names())
+
     def keep_alone(self, number: int) -> None:
         """Keep checkpoint `number`, as the latest and the best if there is one, and without replay rows, and no other.
 

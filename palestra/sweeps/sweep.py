@@ -27,7 +27,7 @@ from palestra.sweeps.plan import Plan
 from palestra.sweeps.progress import SweepProgress, progress_of
 from palestra.sweeps.seed_runs import POLL_S, let_end
 from palestra.sweeps.study import SweepStudy
-from palestra.sweeps.trials import OwnedTrial, config_of_runs, one_line, spare_disk
+from palestra.sweeps.trials import OwnedTrial, config_of_runs, has_spare, one_line, spare_disk
 
 LOOK_S = 1.0  # how often the study is asked for work, besides when a trial of ours has ended
 FIXED = sorted(SweepConfig.model_fields.keys() - {"budget", "place", "max_restarts"})  # of a stored sweep
@@ -249,12 +249,14 @@ class Sweep:
     def _spare_disk(self) -> None:
         """Let runs of which no later generation begins lose what only a later one would need."""
         trials, size = self.study.ranked(), self.study.search.size or 0
-        for trial in trials[max(self._newest(trials) - 2 * size, 0) : max(self._newest(trials) - size, 0)]:
+        for trial in trials[: max(self._newest(trials) - size, 0)]:  # all, for a process may have been killed here
+            folder = self.folder.trial(place_of(trial)).path
             try:
-                with self.reading():
-                    config = config_of_runs(self.study.config_of(trial), self.config)
-                for seed in self.config.seeds:
-                    spare_disk(self.folder.trial(place_of(trial)).path / f"seed-{seed}", config, self.config.objective)
+                if runs := [run for seed in self.config.seeds if has_spare(run := folder / f"seed-{seed}")]:
+                    with self.reading():
+                        config = config_of_runs(self.study.config_of(trial), self.config)
+                    for run in runs:
+                        spare_disk(run, config, self.config.objective)
             except (ConfigError, RunFolderError, CheckpointError, OSError) as error:
                 self.display.note(f"trial {trial.number} keeps all its checkpoints: {error}")
 

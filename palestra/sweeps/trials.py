@@ -302,14 +302,19 @@ def last_checkpoint(run: Path) -> Folder:
     return checkpoints.below(f"{number:08d}")
 
 
+def has_spare(run: Path) -> bool:
+    """Return whether a run has more than one checkpoint, or replay rows. Raises RunFolderError."""
+    folder = RunFolder(run)
+    is_run = folder.root.kind(folder.run.name) is not None  # else it has failed before it was one
+    return is_run and not Checkpoints(folder, keep_last=1, keep_every=None).is_alone()
+
+
 def spare_disk(run: Path, config: BaseRunConfig, objective: ObjectiveConfig) -> None:
     """Let a run that has ended, and that none branches off any more, keep the checkpoint of its value, without rows.
 
     If there is none of that evaluation, it keeps its last one. Raises RunFolderError, CheckpointError, OSError.
     """
     folder = RunFolder(run)
-    if folder.root.kind(folder.run.name) is None:
-        return  # it has failed before it was a run
     with folder.lock():
         checkpoints = Checkpoints(folder, keep_last=1, keep_every=None)
         number, watched = checkpoints.latest(), Watched(run, config, objective, branch_counters(folder))

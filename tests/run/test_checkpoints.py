@@ -575,6 +575,7 @@ def test_a_checkpoint_that_is_kept_alone_without_rows_is_whole_after_a_kill_at_a
                 state = {"x": torch.full((3,), each), "has_replay_rows": True}
                 checkpoints.save(each, state, {"rows": ring.num_added}, {"host": ring}, records=NONE)
             checkpoints.mark_best("00000000")
+            assert not checkpoints.is_alone()
             calls = iter(range(100))
 
             def kill(*args: Any, step: int = step, calls: Any = calls) -> Any:
@@ -597,6 +598,7 @@ def test_a_checkpoint_that_is_kept_alone_without_rows_is_whole_after_a_kill_at_a
             assert (loaded.state["has_replay_rows"], loaded.buffers, loaded.warnings) == (False, {}, [])
             assert loaded.state["x"].tolist() == [number] * 3
             assert list(folder.path.rglob("host-*")) == []
+            assert again.is_alone()
         if is_over:
             break
     assert is_over
