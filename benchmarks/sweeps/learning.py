@@ -100,7 +100,7 @@ def _end(trial: Any) -> Any:
 
 def _watched(run: Path, objective: ObjectiveConfig) -> Watched:
     config = load_yaml(run / "config.yml")
-    found = Watched(run, read_config(config), objective)
+    found = Watched(run, read_config(config), objective, {})
     found.look()
     return found
 

@@ -11,7 +11,7 @@ from rich.text import Text
 from palestra.config.rendering import inline_flow
 from palestra.runtime.console import visible
 from palestra.sweeps.naming import point_texts, short_keys
-from palestra.sweeps.outcomes import STATES, VALUES, best_of, count_of, state_of, value_of, why_of
+from palestra.sweeps.outcomes import STATES, VALUES, best_of, count_of, parent_of, state_of, value_of, why_of
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -36,19 +36,24 @@ def ranked(sweep: "StoredSweep", state: str | None) -> "list[FrozenTrial]":
 
 
 def trial_lines(sweep: "StoredSweep", trials: "Sequence[FrozenTrial]") -> Text:
-    """Return a line per trial: number, state, value and those of its seeds, its point, its count, why it ended so.
+    """Return a line per trial: number, state, parent, value and those of its seeds, its point, its count, why it ended.
 
-    Without a count where there are none. (A table of rich takes half a second for a thousand trials.)
+    Without parents and counts where there are none. (A table of rich takes half a second for a thousand trials.)
     """
     distributions = [item for trial in sweep.trials for item in trial.distributions.items()]
     keys = short_keys(list(dict.fromkeys(key for key, each in distributions if not each.single())))  # that can vary
     measure = str(sweep.data["objective"].get("measure"))
     unit, is_counted = sweep.unit, any(count_of(trial, sweep.unit) for trial in sweep.trials)
-    rows = [["trial", "state", measure, "of its seeds", *keys.values(), *[unit.replace("_", " ")] * is_counted, "why"]]
+    counted, with_parents = (
+        [unit.replace("_", " ")] * is_counted,
+        any(parent_of(each) is not None for each in sweep.trials),
+    )
+    rows = [["trial", "state", *["parent"] * with_parents, measure, "of its seeds", *keys.values(), *counted, "why"]]
     for trial in trials:
         values, point = list(map(_number, _values(trial).values())), point_texts(trial)
         of_seeds = " ".join(values) if len(values) > 1 else ""
-        cells = [str(trial.number), state_of(trial), _number(value_of(trial)), of_seeds]
+        parent = [_number(parent_of(trial))] * with_parents
+        cells = [str(trial.number), state_of(trial), *parent, _number(value_of(trial)), of_seeds]
         cells += [point.get(key, "") for key in keys]
         rows.append([*cells, *[_number(count_of(trial, unit))] * is_counted, _why(trial)])
     rows = [list(map(visible, row)) for row in rows]
@@ -73,7 +78,7 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 def to_csv(sweep: "StoredSweep", trials: "Sequence[FrozenTrial]") -> str:
     """Return the whole table as CSV, with keys in full, and a column for the value of each seed.
 
-    Without a count where there are none.
+    Without parents and counts where there are none.
     """
     keys = list(dict.fromkeys(key for trial in sweep.trials for key in trial.params))
     seeds = list(dict.fromkeys(seed for trial in sweep.trials for seed in _values(trial)))
@@ -81,12 +86,25 @@ def to_csv(sweep: "StoredSweep", trials: "Sequence[FrozenTrial]") -> str:
     writer = csv.writer(file, lineterminator="\n")
     is_counted = any(count_of(trial, sweep.unit) for trial in sweep.trials)
     counted = [sweep.unit] * is_counted
-    writer.writerow(["trial", "state", "value", *(f"seed-{seed}" for seed in seeds), *keys, *counted, "why"])
+    with_parents = any(parent_of(trial) is not None for trial in sweep.trials)
+    writer.writerow(
+        [
+            "trial",
+            "state",
+            *["parent"] * with_parents,
+            "value",
+            *(f"seed-{seed}" for seed in seeds),
+            *keys,
+            *counted,
+            "why",
+        ]
+    )
     for trial in trials:
         of_seeds = [_values(trial).get(seed) for seed in seeds]
         point = [_cell(trial.params[key]) if key in trial.params else "" for key in keys]
         ended = [*[count_of(trial, sweep.unit)] * is_counted, _why(trial)]
-        writer.writerow([trial.number, state_of(trial), value_of(trial), *of_seeds, *point, *ended])
+        parent = [parent_of(trial)] * with_parents
+        writer.writerow([trial.number, state_of(trial), *parent, value_of(trial), *of_seeds, *point, *ended])
     return file.getvalue()
 
 

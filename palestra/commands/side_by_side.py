@@ -58,7 +58,7 @@ def train_side_by_side(
     while not make_new(path) and folder is None:  # another process was faster
         path = default_path(name)
     paths = {seed: path / f"seed-{seed}" for seed in seeds}
-    runs = [SeedRun(run, seed, Growing(run, config)) for seed, run in paths.items()]
+    runs = [SeedRun(run, seed, Growing(run, config, {})) for seed, run in paths.items()]
     work = SeedRuns(Folder(path), BASE, config, runs)
     with _held(work):
         for run in runs:

@@ -30,6 +30,7 @@ from palestra.sweeps.config import SweepConfig, is_sweep, read_sweep
 from palestra.sweeps.folder import SweepFolder, default_path, is_sweep_folder, require_optuna
 from palestra.sweeps.places import LocalJob, last_line
 from palestra.sweeps.plan import Plan, read_bases, starting_grid
+from palestra.sweeps.search import EvolutionConfig
 from palestra.sweeps.seed_runs import Growing
 
 if TYPE_CHECKING:
@@ -184,6 +185,8 @@ def summary(progress: "SweepProgress", best_config: Path) -> str:
         value = f"trial {best.number}, {progress.measure} {best.value:.6g}{seeds}"
         lines.append(f"best: {', '.join(filter(None, [value, point_text(best.point)]))}")
         lines.append(f"its config: {best_config}")
+        if progress.generation is not None:
+            lines.append(f"its run{'s' * (len(best.runs) > 1)}: {', '.join(map(str, best.runs))}")
     return "\n".join([*lines, *failures_text(progress)])
 
 
@@ -217,13 +220,18 @@ def dry_run(config: SweepConfig, bases: dict[str, BaseRunConfig]) -> Iterator[st
         num = num_trials * len(config.seeds) * fmean(stop.after for _, stop in stops)
         yield f"{about}{count_text(num)} {label(*units)}{_unless_pruned(config)}"
     times = {}
-    for name, base in bases.items():
+    for name, base in plan.bases.items():
         found = run_time(base, config.seeds[0])
         if isinstance(found, str):
             yield f"a run of {name} cannot be timed: {found}"
         else:
             times[name], whole = found, duration_text(found.seconds(base.stop))
-            yield f"a run of {name} as it is takes about {whole}, its start and evaluations included"
+            if isinstance(config.search, EvolutionConfig):
+                start, train = duration_text(found.start_s), duration_text(found.train_s)
+                parts = f"{start} to start and to evaluate, {train} to train"
+                yield f"a run of {name} takes about {whole} for a generation: {parts}"
+            else:
+                yield f"a run of {name} as it is takes about {whole}, its start and evaluations included"
     if num_trials is not None and len(times) == len(bases):
         yield from _whole_time([times[name].seconds(stop) for name, stop in stops], plan, num_trials, num_at_once)
 
@@ -239,7 +247,9 @@ def _whole_time(seconds: Sequence[float], plan: Plan, num_trials: int, num_at_on
         return
     if duration_text(least) != duration_text(most):
         yield f"runs of trials take about {duration_text(least)} to {duration_text(most)}, by their base and their stop"
-    rounds = math.ceil(num_trials * len(plan.config.seeds) / num_at_once)
+    search = plan.config.search
+    size = search.size if isinstance(search, EvolutionConfig) else num_trials  # a generation waits for the one before
+    rounds = math.ceil(num_trials / size) * math.ceil(size * len(plan.config.seeds) / num_at_once)
     yield f"the sweep takes about {duration_text(rounds * fmean(seconds))}{_unless_pruned(plan.config)}"
 
 
@@ -270,7 +280,7 @@ def run_time(config: BaseRunConfig, seed: int) -> RunTime | str:
         arguments = ["train", str(folder.path / "config.yml"), f"seed={seed}", "--run", str(path), "--quiet"]
         # the process trusts what the config names, and that ends with the folder
         job = LocalJob(arguments, folder.path / "log", {"XDG_STATE_HOME": name})
-        records, seen = Growing(path, config), list[tuple[float, float]]()
+        records, seen = Growing(path, config, {}), list[tuple[float, float]]()
         try:
             while job.poll() is None and (now := time.monotonic() - began) < MOST_S:
                 if len(seen) > 1 and now - seen[0][0] > MEASURE_S:

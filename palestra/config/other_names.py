@@ -1,4 +1,7 @@
-"""Knows what other libraries call the keys of a config. docs/coming-from.md says more about each of these names."""
+"""Knows what other libraries call the keys of a run's config or of a sweep.
+
+docs/coming-from.md says more about each of these names.
+"""
 
 from pydantic import BaseModel
 
@@ -86,12 +89,17 @@ THEIRS = {
     "rollout_length": "n_steps train_freq num_steps train_frequency max_rollout_step collect_rollouts",
     "rollout_length, num_worlds, updates_per_turn": "opt_interval",
     "seed": "seed_everything",
+    "search.generation": "perturbation_interval time_attr",
+    "search.mutation.factors": "perturbation_factors",
+    "search.mutation.redraw": "resample_probability",
+    "search.quantile": "quantile_fraction",
     "select.floor": "weighting_minimum",
     "select.name": "rollout_selection_method weighted_sampling",
     "select.replacement": "weighting_use_replacement",
     "select.reward": "reward_threshold",
     "smoothing.max_noise": "noise_clip",
     "smoothing.std": "target_policy_noise",
+    "space": "hyperparam_mutations",
     "stop.after": "timesteps total_steps steps num_env_steps num_episodes episodes total_timesteps max_epoch "
     "step_per_epoch total_frames max_epochs max_steps num_train_epochs num_train_steps num_iterations",
     "stop.after, stop.unit": "max_opts",

@@ -119,6 +119,28 @@ def last_value(trial: TrialData) -> float:
     return next((value for _, value in reversed([*trial.reported.items()]) if math.isfinite(value)), math.nan)
 
 
+# ---- lineage -------------------------------------------------------------------------------------------
+
+
+def paint_lineage(figure: Figure, lineages: Sequence[Sequence[TrialData]], measure: str, values: ValueRange) -> None:
+    """Paint a line from each trial's parent to it, at their values, over how many come before them.
+
+    lineages: of the trials that are drawn, each the last of its own; that of the best trial first.
+    """
+    axes = figure.subplots()
+    for line in reversed(lineages):
+        is_best = line is lineages[0]
+        shown = line if is_best else line[-2:]
+        steps = range(len(line) - len(shown), len(line))
+        heights = [values.shown(trial.value) for trial in shown]
+        style: dict[str, Any] = {"color": BEST if is_best else SERIES[0], "linewidth": 2.4 if is_best else 0.8}
+        axes.plot(steps, heights, "o-", markersize=4.5 if is_best else 3, alpha=1.0 if is_best else 0.6, **style)
+    values.fit(axes)
+    axes.set_xlabel("generation")
+    axes.set_ylabel(short(measure))
+    axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+
+
 # ---- importance ----------------------------------------------------------------------------------------
 
 

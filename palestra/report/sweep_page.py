@@ -25,6 +25,7 @@ from palestra.report.sweep_figures import (
     ValueRange,
     last_value,
     paint_importance,
+    paint_lineage,
     paint_parallel,
     paint_slice,
     paint_trial_curves,
@@ -162,6 +163,7 @@ def _trials_section(data: SweepData) -> Section:
     has_seeds = len(data.config.seeds) > 1
     is_counted = any(trial.counts.get(data.unit) for trial in trials)
     has_why = any(trial.why for trial in trials[:MOST_TRIALS])
+    has_parents = any(trial.parent is not None for trial in trials)
     rows = []
     for trial in trials[:MOST_TRIALS]:
         count, of_seeds = trial.counts.get(data.unit), [trial.by_seed.get(str(seed)) for seed in data.config.seeds]
@@ -169,6 +171,7 @@ def _trials_section(data: SweepData) -> Section:
         rows.append(
             [
                 Cell(str(trial.number)),
+                *[Cell("-" if trial.parent is None else str(trial.parent))] * has_parents,
                 Cell("-") if math.isnan(trial.value) else Cell(objective_text(trial.value), trial.value),
                 Cell(trial.state),
                 *[Cell(by_seed if trial.by_seed else "-")] * has_seeds,
@@ -180,7 +183,7 @@ def _trials_section(data: SweepData) -> Section:
     caption = "The trials, the best ones first."
     if len(trials) > MOST_TRIALS:
         caption = f"The first {MOST_TRIALS} of {len(trials):,} trials, the best ones first; the study has all."
-    head = ["trial", data.config.objective.measure, "state", *["by seed"] * has_seeds]
+    head = ["trial", *["parent"] * has_parents, data.config.objective.measure, "state", *["by seed"] * has_seeds]
     head += [*(data.labels[key] for key in keys), *[label(data.unit)] * is_counted, *["why"] * has_why]
     return Section("trials", "Trials", [Table(caption, head, rows)])
 
@@ -269,6 +272,7 @@ def figure_sections(data: SweepData, figures: Figures) -> list[Section]:
     values = ValueRange.of([trial.value for trial in data.ranked], data.config.objective.goal)
     return [
         _values_section(data, figures),
+        *_lineage_section(data, figures),
         _importance_section(data, importance, figures),
         _parallel_section(data, axes[:MOST_AXES], values, figures),
         _slices_section(data, axes, values, figures),
@@ -295,6 +299,28 @@ def _values_section(data: SweepData, figures: Figures) -> Section:
         _left_out_text(len(shown), len(data.trials)),
     ]
     return Section("values", "Value over trials", [grid, *_notes(lines)])
+
+
+def _lineage_section(data: SweepData, figures: Figures) -> Iterator[Section]:
+    """Yield the section of trials that branch off each other; nothing if there are none."""
+    if all(trial.parent is None for trial in data.trials) or data.best is None:
+        return
+    shown = _chosen(data.ranked, MOST_DOTS)
+    lineages, measure = [data.lineage_of(trial) for trial in shown], data.config.objective.measure
+    values = ValueRange.of([trial.value for trial in shown], data.config.objective.goal)
+    keys = [key for key in data.labels if key in data.best.point]
+    rows = [
+        [Cell(str(generation)), Cell(str(trial.number)), Cell(objective_text(trial.value), trial.value)]
+        + [Cell(trial.text(key)) for key in keys]
+        for generation, trial in enumerate(lineages[0])
+    ]
+    head = ["generation", "trial", measure, *(data.labels[key] for key in keys)]
+    table = Table(f"From where trial {data.best.number}, the best one, comes.", head, rows)
+    text = f"{measure} of trials over generations, with a line from each to those that branch off it. {best_text(data)}"
+    paint = partial(paint_lineage, lineages=lineages, measure=measure, values=values)
+    note = ["The bold line leads to the best trial.", *_limits(data, values, len(shown))]
+    grid = FigureGrid([figures.draw("Values over generations", text, paint, WIDE)], is_wide=True)
+    yield Section("lineage", "Lineage", [grid, *_notes(note), table])
 
 
 def _importance_section(data: SweepData, importance: Importance, figures: Figures) -> Section:

@@ -29,6 +29,8 @@ from palestra.sweeps.outcomes import (
     counts_of,
     counts_text,
     is_number,
+    lineage_of,
+    parent_of,
     place_of,
     state_of,
     unit_of,
@@ -85,7 +87,8 @@ class Axis:
 class TrialData:
     """A trial of the study.
 
-    stored: as the study has it. place: the number under which its runs lie. point: the values by key, as the study
+    stored: as the study has it. place: the number under which its runs lie. parent: the number of the trial from whose
+    runs they branch off; None: they begin anew. point: the values by key, as the study
     stores them. value: NaN unless it succeeded. reported: what the pruner was told, by step. by_seed: the value of each
     seed. counts: of its runs together, by unit. why: why it failed, was skipped or was run again. is_here: whether its
     runs lie in the sweep's folder; another machine may have the others.
@@ -93,6 +96,7 @@ class TrialData:
 
     def __init__(self, trial: FrozenTrial, folder_id: str) -> None:
         self.stored, self.number, self.place, self.state = trial, trial.number, place_of(trial), state_of(trial)
+        self.parent = parent_of(trial)
         self.point: Mapping[str, Any] = trial.params
         self.value = as_float(trial.value) if self.state == "succeeded" else math.nan
         self.reported = dict(sorted(trial.intermediate_values.items()))
@@ -144,6 +148,11 @@ class SweepData:
         """The labels of the keys, in the order of the space; that of the base first, if there are several."""
         labels = short_keys(list(self.config.space))
         return {BASE: BASE, **labels} if len(self.bases) > 1 else labels
+
+    def lineage_of(self, trial: TrialData) -> list[TrialData]:
+        """Return the trial after all from which it comes, the first one first."""
+        known = {each.number: each for each in self.trials}
+        return [known[each.number] for each in lineage_of(trial.stored, [each.stored for each in self.trials])]
 
     def base_of(self, trial: TrialData) -> str:
         """Return the name of the base of a trial."""
@@ -311,7 +320,7 @@ def _recorded(data: SweepData, trial: TrialData, config: BaseRunConfig | None) -
         # what is damaged, or has a measure of the user's own that is not trusted, is left out
         odd = (ConfigError, UntrustedError, ValueError, LookupError, TypeError, AttributeError)
         with suppress(*odd), importing_no_others():
-            run = Watched(folder / f"seed-{seed}", config, data.config.objective)
+            run = Watched(folder / f"seed-{seed}", config, data.config.objective, {})
             run.look()
             runs += [run] if run.first else []
     if not runs:

@@ -204,6 +204,12 @@ def note_changes(folder: RunFolder, changes: Sequence[Change], counters: Mapping
         folder.root.write(folder.changes.name, before + new)
 
 
+def branch_counters(folder: RunFolder) -> dict[str, int]:
+    """The counters at which a branch has begun, by name; none for another run."""
+    noted = _noted(folder) if folder.facts().branched_from is not None else b""
+    return dict(json.loads(noted.splitlines()[0])["counters"]) if noted else {}
+
+
 def _text(value: Any) -> str:
     """A value as messages quote it; mappings and lists in full up to 80 characters."""
     return f"{value!r:.80}" if isinstance(value, dict | list | tuple) else shown(value)

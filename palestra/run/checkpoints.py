@@ -69,6 +69,7 @@ from palestra.storage.stored_files import (
     StoredFile,
     encode,
     from_bytes,
+    parse_json,
     read_checked,
     tensors_to_bytes,
     to_json,
@@ -241,6 +242,41 @@ class Checkpoints:
         for number in self.numbers():
             if number not in kept:
                 self._discard(f"{number:08d}")
+        self._remove_leftovers()
+        self._remove_unnamed()
+
+    def is_alone(self) -> bool:
+        """Whether there is one checkpoint at most, and no replay rows, as `keep_alone` leaves it."""
+        numbers = self.numbers()
+        places = [self.buffers, *(self.folder.below(f"{number:08d}") for number in numbers)]
+        return len(numbers) <= 1 and not any(SEGMENT.fullmatch(name) for place in places for name in place.names())
+
+    def keep_alone(self, number: int) -> None:
+        """Keep checkpoint `number`, as the latest and the best if there is one, and without replay rows, and no other.
+
+        A kill at any moment leaves it whole. Raises OSError, CheckpointError.
+        """
+        name, had_best = f"{number:08d}", self.best() is not None
+        place = self.folder.below(name)
+        manifest = Manifest.read(place)
+        self.folder.write("latest", f"{name}\n".encode())  # first: a kill in `_publish` is undone for the latest one
+        if manifest.buffers:
+            content = {file: read_checked(place, file, manifest.files[file]) for file in (STATE, TENSORS)}
+            state = parse_json(content[STATE], STATE) | {"has_replay_rows": False}
+            content[STATE] = to_json(state).encode()
+            files = {file: StoredFile.of(content[file]) for file in content}
+            content[MANIFEST] = manifest.model_copy(update={"files": files, "buffers": {}}).to_bytes()
+            self._remove_leftovers()
+            bare = self.folder.below(f".{name}.tmp").make()
+            for file in content:
+                bare.write_new(file, content[file])
+            bare.sync()
+            self._publish(bare, name)
+        if had_best:
+            self.mark_best(name)
+        for other in self.numbers():
+            if other != number:
+                self._discard(f"{other:08d}")
         self._remove_leftovers()
         self._remove_unnamed()
 

@@ -20,10 +20,11 @@ from palestra.config import (
 )
 from palestra.evaluation.measures import MeasureName
 from palestra.run.base import BaseRunConfig
+from palestra.run.branching import is_fixed
 from palestra.runtime.intervals import Limit
 from palestra.sweeps.places import LocalConfig, Place
 from palestra.sweeps.pruning import AnyPruningConfig, WilcoxonConfig, first_step
-from palestra.sweeps.search import AnySearchConfig, GridConfig
+from palestra.sweeps.search import NUM_GENERATIONS, AnySearchConfig, EvolutionConfig, GridConfig
 from palestra.sweeps.space import AnyDimensionConfig, DimensionConfig, LogConfig, UniformConfig, dimensions
 from palestra.sweeps.storages import AnyStorageConfig
 
@@ -82,17 +83,24 @@ class SweepConfig(Config):
         best = first.decisive()
         if best is None:
             raise ConfigError.at("best", f"expected a mapping in {name}, which says what a sweep compares, got null")
-        is_grid = said.get("search") in ("grid", {"name": "grid"})
+        searched = search["name"] if isinstance(search := said.get("search"), dict) else search
+        is_grid, is_evolution = searched == "grid", searched == "evolution"
+        num_trials = EvolutionConfig.usual({}, bases)["size"] * NUM_GENERATIONS if is_evolution else 30
         return {
             "seed": 0,
             "base": list(bases),
-            "space": {key: item for base in bases.values() for key, item in dimensions(base, is_grid)},
+            "space": {
+                key: item
+                for base in bases.values()
+                for key, item in dimensions(base, is_grid)
+                if not (is_evolution and is_fixed(key, base))  # members branch off each other
+            },
             "constraints": [],
-            "seeds": [0, 1, 2],
+            "seeds": [0] if is_evolution else [0, 1, 2],
             "objective": {**best.model_dump(), "of": "last"},
             "search": "tpe",
-            "pruning": "successive_halving" if len(first_step(bases)) == 1 else None,
-            "budget": {"trials": None if is_grid else 30},
+            "pruning": "successive_halving" if len(first_step(bases)) == 1 and not is_evolution else None,
+            "budget": {"trials": None if is_grid else num_trials},
             "max_restarts": 3,
             "place": "local",
             "storage": "sqlite",

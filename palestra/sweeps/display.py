@@ -58,6 +58,14 @@ def counts_text(progress: SweepProgress) -> str:
     return ", ".join(f"{count:,} {state}" for state, count in progress.counts.items())
 
 
+def generation_text(progress: SweepProgress) -> str:
+    """Return the newest generation, as "generation 3 of 10"; "" if there are none."""
+    if progress.generation is None:
+        return ""
+    of = "" if progress.num_generations is None else f" of {progress.num_generations:,}"
+    return f"generation {progress.generation:,}{of}"
+
+
 def amount_text(progress: SweepProgress) -> str:
     """Return how much the runs have counted, as "1.2M of 5M env steps"; "" if nothing, and nothing limits it."""
     if not progress.count and math.isinf(progress.max_count):
@@ -116,6 +124,7 @@ def progress_line(progress: SweepProgress, now: datetime) -> str:
     more = f" and {len(runs) - MOST_RUNS} more" if len(runs) > MOST_RUNS else ""
     texts = [
         f"{trials_text(progress)} done",
+        generation_text(progress),
         counts_text(progress),
         amount_text(progress),
         worked_text(progress),
@@ -175,7 +184,8 @@ def _head(progress: SweepProgress, age_s: float, now: datetime, width: int) -> l
     lines = [[piece(f"{done} ", "bold"), *line, piece(f"  {end}" if end else "", style)]]
     states = [state for state in STYLES if state in progress.counts]
     counts = [[piece(f"{progress.counts[state]:,} ", STYLES[state]), piece(state, "dim")] for state in states]
-    amounts = [[piece(text)] for text in (amount_text(progress), worked_text(progress, age_s)) if text]
+    texts = generation_text(progress), amount_text(progress), worked_text(progress, age_s)
+    amounts = [[piece(text)] for text in texts if text]
     if sum(segment.cell_length + 3 for text in [*counts, *amounts] for segment in text) <= width:
         return [*lines, joined([*counts, *amounts], width)]
     return [*lines, joined(counts, width), joined(amounts, width)]

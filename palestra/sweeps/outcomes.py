@@ -14,6 +14,7 @@ VALUES = "values"  # user attribute: the objective of the run of each seed that 
 COUNTS = "counts"  # user attribute: what its runs have counted, all together, by unit; the usual one first
 SECONDS = "seconds"  # user attribute: how long its runs have worked, all together
 RETRY_OF = "retry_of"  # user attribute: the number of the trial that failed first, whose point and runs it takes over
+PARENT = "parent"  # user attribute: the number of the trial from whose runs those of this one branch off
 FAILED_BEFORE = "failed_before"  # user attribute: why the one that it takes over failed
 
 
@@ -30,6 +31,25 @@ def standing(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
     """Return the trials, in the order of their numbers, without those that another one has taken over."""
     last = {place_of(trial): trial.number for trial in trials}
     return [trial for trial in trials if last[place_of(trial)] == trial.number]
+
+
+def ranked(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+    """Return the trials by their ranks, without those that another one has taken over."""
+    return sorted(standing(trials), key=place_of)
+
+
+def parent_of(trial: FrozenTrial) -> int | None:
+    """Return the number of the trial from whose runs those of a trial branch off; None: they begin anew."""
+    parent = trial.user_attrs.get(PARENT)
+    return parent if type(parent) is int and 0 <= parent < trial.number else None
+
+
+def lineage_of(trial: FrozenTrial, trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+    """Return the trial after all from which it comes, the first one first. trials: those that stand."""
+    known, found = {each.number: each for each in trials}, [trial]
+    while (parent := known.get(-1 if (number := parent_of(found[0])) is None else number)) is not None:
+        found.insert(0, parent)
+    return found
 
 
 def rank_of(trial: FrozenTrial, trials: Sequence[FrozenTrial]) -> int:

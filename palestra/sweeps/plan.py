@@ -6,18 +6,19 @@ Of first sweeps, too: what `palestra config sweep` prints, and the sweep of a gr
 import math
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from palestra.config import ConfigError, ConfigErrorItem, UserConfig, load_yaml
+from palestra.config import ConfigError, ConfigErrorItem, UserConfig, load_yaml, walk
 from palestra.config.errors import listed, nearest
-from palestra.config.files import full_key
+from palestra.config.files import full_key, replace_values
 from palestra.config.places import Place
 from palestra.config.usual import completed, remedies
 from palestra.data.sets import keeping_last_sets
 from palestra.recording.results import count_text, label
 from palestra.run.base import BaseRunConfig
+from palestra.run.branching import is_fixed, tree_differences
 from palestra.run.kinds import read_config
 from palestra.run.shipped import is_path, shipped_configs
 from palestra.runtime.intervals import Limit
@@ -25,7 +26,7 @@ from palestra.sweeps.config import SweepConfig, is_sweep, read_sweep
 from palestra.sweeps.naming import short_keys
 from palestra.sweeps.places import LocalConfig
 from palestra.sweeps.pruning import MedianConfig, SuccessiveHalvingConfig
-from palestra.sweeps.search import GridConfig
+from palestra.sweeps.search import EvolutionConfig, GridConfig, Succession
 from palestra.sweeps.space import BASE, Base, Constraint, Point, Space
 from palestra.training.trainable import check_trainable
 
@@ -37,8 +38,14 @@ class Plan:
     """A sweep's config with its bases, checked. All errors of both are raised at once, as ConfigError."""
 
     def __init__(self, config: SweepConfig, bases: dict[str, BaseRunConfig]) -> None:
+        of_evolution: list[ConfigErrorItem] = []
+        if isinstance(search := config.search, EvolutionConfig):
+            of_evolution = list(_errors_of_evolution(config, search, bases))
+            bases = {name: base.model_copy(update={"stop": search.generation}) for name, base in bases.items()}
+        self.bases = bases
         data = {name: base.model_dump() for name, base in bases.items()}
         config, errors = _with_full_keys(config, data)
+        errors += of_evolution
         errors += (of_own := _errors_of_own_classes(config))
         self.config, self.is_grid = config, isinstance(config.search, GridConfig)
         self.space = Space([Base(name, data[name], type(base)) for name, base in bases.items()], config.space)
@@ -60,9 +67,27 @@ class Plan:
             of_parts = [] if found or of_own else _errors_of_parts(config, base)
             errors += [ConfigErrorItem(item.path, f"{item.message}{where}") for item in of_parts]
         errors = errors or _errors_of_units(config, bases)
+        if not errors and isinstance(search, EvolutionConfig):
+            errors += _errors_of_branches(self.space, *bases.values())
         ConfigError.require_none(errors)
         self._num_allowed = self._require_points()
         self._corners = self._checked_corners()
+
+    @property
+    def search(self) -> Succession:
+        """What says which trials branch off others."""
+        match self.config.search:
+            case GridConfig():
+                return Succession()
+            case EvolutionConfig() as search:
+                from palestra.sweeps.evolution import Evolution
+
+                goal, seed = self.config.objective.goal, self.config.seed
+                return Evolution(search, self.space, self._allows, goal, seed)
+        return self.config.search.build()
+
+    def _allows(self, point: Point) -> bool:
+        return self.excluded_by(self.space.config_at(point)) is None
 
     def notes(self) -> list[str]:
         """Say what a user should know before the sweep starts.
@@ -115,6 +140,8 @@ class Plan:
         """Say how much the sweep is: 8 trials, or until runs have 1M env steps, each with 2 seeds; 2 at a time."""
         budget, num_trials = self.config.budget, self.num_trials()
         limits = [] if num_trials is None else [_plural(num_trials, "trial")]
+        if num_trials is not None and isinstance(search := self.config.search, EvolutionConfig):
+            limits = [f"{limits[0]} in {_plural(num_trials // search.size, 'generation')} of {search.size}"]
         if (total := budget.total) is not None:
             limits.append(f"until all runs have {count_text(total.after)} {label(total.unit)}")
         limits += [] if budget.minutes is None else [f"for {budget.minutes:g} minutes"]
@@ -276,6 +303,47 @@ def _errors_of_parts(config: SweepConfig, base: BaseRunConfig) -> list[ConfigErr
         message = f"expected at least {threads} (execution.num_threads in each process), got {cores}"
         errors.append(ConfigErrorItem("place.cores_per_run", message))
     return errors
+
+
+def _errors_of_evolution(
+    config: SweepConfig, search: EvolutionConfig, bases: Mapping[str, BaseRunConfig]
+) -> Iterator[ConfigErrorItem]:
+    """Yield what of a sweep does not go with generations, whose members branch off each other."""
+    if len(bases) > 1:
+        message = "expected one config with search 'evolution', whose members branch off each other"
+        yield ConfigErrorItem("base", f"{message}, got {', '.join(bases)}")
+    if config.pruning is not None:
+        message = "expected null with search 'evolution', in which a generation waits for all of its members"
+        yield ConfigErrorItem("pruning", f"{message}, got {config.pruning.name!r}")
+    if config.budget.trials is not None and config.budget.trials % search.size:
+        message = f"expected a multiple of search.size = {search.size}, got {config.budget.trials}"
+        yield ConfigErrorItem("budget.trials", message)
+    for name, base in bases.items():
+        if (unit := search.generation.unit) not in base.steps():
+            yield ConfigErrorItem("search.generation.unit", f"expected one of {listed(base.steps())}, got {unit!r}")
+        output = base.output
+        if output.save is None:
+            message = f"expected an interval in {name}, for members branch off checkpoints, got null"
+            yield ConfigErrorItem("base.0: output.save", message)
+        has_rows = any(keys[-1:] == ("replay_buffer",) and value is not None for keys, value in walk(base))
+        if has_rows and (which := getattr(output, "replay_in_checkpoints", "all")) != "all":
+            message = f"expected all in {name}, for members go on with the rows of a last checkpoint, got {which}"
+            yield ConfigErrorItem("base.0: output.replay_in_checkpoints", message)
+
+
+def _errors_of_branches(space: Space, base: BaseRunConfig) -> Iterator[ConfigErrorItem]:
+    """Yield what is wrong with keys of the space that a branch may not change."""
+    data = base.model_dump()
+    for key, dimension in space.dimensions.items():
+        first, *others = [replace_values(data, {key: dimension.meant(end)}, type(base)) for end in dimension.ends()]
+        changed = [change.key for other in others for change in tree_differences(first, other)]
+        if key.split(".")[0] == "stop":
+            got = f"search.generation says how long a member trains, got {dimension.name}"
+            yield ConfigErrorItem(f"space.{key}", f"expected no dimension, because {got}")
+        elif fixed := [each for each in changed if is_fixed(each, base)]:
+            message = "expected a key that a branch may change, for members branch off each other"
+            below = "" if fixed[0] == key else f", which changes {fixed[0]}"
+            yield ConfigErrorItem(f"space.{key}", f"{message}, got {dimension.name}{below}")
 
 
 def _with_full_keys(config: SweepConfig, bases: dict[str, dict[str, Any]]) -> tuple[SweepConfig, list[ConfigErrorItem]]:

@@ -67,22 +67,26 @@ class EndedTrial:
     point: Mapping[str, str]
     reason: str
     log: Path | None
+    runs: Sequence[Path]
 
 
 @dataclass(frozen=True)
 class SweepProgress:
     """How a sweep stands. counts: how many trials have each state, of those that occur.
 
-    total: how many there will be, without those that are skipped; None: the budget does not say it. done: of those, in
-    whole trials and shares of the running ones. count, max_count: of all runs, in `unit`. max_s: after which no trial
-    begins; inf: never. seconds_left: until the end; nan if it cannot be known. num_elsewhere: trials that have begun
-    and that this process does not work on. ended, failures: the last ones, the newest first. first_failures: by number.
-    stopped_by: the signal on which the runs save and end; None: none.
+    generation, num_generations: the newest, counted from 1, and how many there will be; None: there are none, or the
+    budget does not say it. total: how many trials there will be, without those that are skipped; None: the budget does
+    not say it. done: of those, in whole trials and shares of the running ones. count, max_count: of all runs, in
+    `unit`. max_s: after which no trial begins; inf: never. seconds_left: until the end; nan if it cannot be known.
+    num_elsewhere: trials that have begun and that this process does not work on. ended, failures: the last ones, the
+    newest first. first_failures: by number. stopped_by: the signal on which the runs save and end; None: none.
     """
 
     path: Path
     measure: str
     counts: Mapping[str, int]
+    generation: int | None
+    num_generations: int | None
     total: int | None
     done: float
     unit: str
@@ -133,6 +137,7 @@ def progress_of(
     budget, num_skipped = config.budget, counts.get("skipped", 0)
     limits = budget.trials, None if num_points is None else num_points - num_skipped
     total = min((limit for limit in limits if limit is not None), default=None)
+    size = study.search.size
     now_s, total_count = time.monotonic(), budget.total
     counted: list[Mapping[str, float]] = [*map(counts_of, ended), *({trial.unit: 0} for trial in owned)]
     unit = unit_of(getattr(total_count, "unit", None), counted)
@@ -140,6 +145,8 @@ def progress_of(
         path=folder.path,
         measure=config.objective.measure,
         counts=counts,
+        generation=None if size is None else max(len(trials) - 1, 0) // size + 1,
+        num_generations=None if size is None or total is None else total // size,
         total=total,
         done=len(ended) - num_skipped + sum(trial.share for trial in owned),
         unit=unit,
@@ -182,9 +189,11 @@ def _run_progress(trial: OwnedTrial, run: TrialRun, now_s: float) -> RunProgress
 def _ended_trial(folder: SweepFolder, trial: FrozenTrial) -> EndedTrial:
     state, reason = state_of(trial), why_of(trial)
     seed = re.match(r"seed (\d+): ", reason) if state == "failed" else None
-    log = None if seed is None else folder.trial(place_of(trial)).path / f"seed-{seed[1]}.log"
-    values = list((trial.user_attrs.get(VALUES) or {}).values())
-    return EndedTrial(trial.number, state, value_of(trial), values, point_texts(trial), reason, log)
+    place, values = folder.trial(place_of(trial)).path, trial.user_attrs.get(VALUES) or {}
+    log, runs = None if seed is None else place / f"seed-{seed[1]}.log", [place / f"seed-{each}" for each in values]
+    return EndedTrial(
+        trial.number, state, value_of(trial), list(values.values()), point_texts(trial), reason, log, runs
+    )
 
 
 # ---- when it will end ------------------------------------------------------------------------------------

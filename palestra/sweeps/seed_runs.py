@@ -30,15 +30,16 @@ from palestra.sweeps.places import Job, Place, last_line
 class Growing:
     """The records of a run, read as far as they have come.
 
-    counters: the largest so far. share: of its `stop`. num_damaged: lines that hold no record. has_ended: whether a
-    record says that the run ended before its `stop`.
+    start: the counters of the checkpoint that it branches off; none for another run. counters: the largest so far.
+    share: of its way from there to its `stop`. num_damaged: lines that hold no record. has_ended: whether a record says
+    that the run ended before its `stop`.
 
     After a kill the records are cut back to a checkpoint and come again, equal to the bit, so what was read stays true.
     """
 
-    def __init__(self, run: Path, config: BaseRunConfig) -> None:
-        self.path, self.stop = run / "records.jsonl", config.stop
-        self.counters: dict[str, float] = dict.fromkeys(config.steps(), 0)
+    def __init__(self, run: Path, config: BaseRunConfig, start: Mapping[str, int]) -> None:
+        self.path, self.stop, self.start = run / "records.jsonl", config.stop, start
+        self.counters: dict[str, float] = {name: start.get(name, 0) for name in config.steps()}
         self.axes = config.axes
         self.minutes = 0.0
         self.num_damaged = 0
@@ -47,7 +48,9 @@ class Growing:
 
     @property
     def share(self) -> float:
-        return self.stop.share({**self.counters, "minutes": self.minutes})
+        begun = self.start.get(self.stop.unit, 0)
+        num, way = {**self.counters, "minutes": self.minutes}[self.stop.unit] - begun, self.stop.after - begun
+        return min(num / way, 1.0) if way > 0 else 1.0
 
     def look(self) -> None:
         """Read what is new.
@@ -102,13 +105,14 @@ def _in_words(names: Iterable[str], moment: Moment | None) -> str:
 class Watched(Growing):
     """A run of a trial that is watched.
 
-    evaluations: the objective at each of them. first: by step that evaluation whose value counts there, the first one
-    in this interval. Steps are in the unit of the evaluation's interval, rounded down to a multiple of it, so that runs
-    that count differently have the same steps. fault: why the objective cannot be said.
+    evaluations: the objective at each of them, but one at the start of a branch. first: by step that evaluation whose
+    value counts there, the first one in this interval. Steps are in the unit of the evaluation's interval, rounded down
+    to a multiple of it, so that runs that count differently have the same steps. fault: why the objective cannot be
+    said.
     """
 
-    def __init__(self, run: Path, config: BaseRunConfig, objective: ObjectiveConfig) -> None:
-        super().__init__(run, config)
+    def __init__(self, run: Path, config: BaseRunConfig, objective: ObjectiveConfig, start: Mapping[str, int]) -> None:
+        super().__init__(run, config, start)
         self.objective = objective
         self.measure = config.measure(objective)
         [evaluation] = [each for each in config.measured() if each.name == objective.evaluation]
@@ -158,6 +162,8 @@ class Watched(Growing):
         super()._take(record)
         if record.get("kind") == "evaluation" and (value := self._value(record)) is not None:
             moment = self._moment(record)
+            if self.start and moment == self._moment(self.start):
+                return
             self.evaluations[moment] = value
             if self.interval is None or self.interval.unit == "minutes":
                 step = record.get("opt_steps", 0)
@@ -181,9 +187,12 @@ class Watched(Growing):
         return self.evaluations[max(self.evaluations)] if self.evaluations else None
 
     def counts_at(self, step: int | None = None) -> dict[str, int]:
-        """Return the counters at a step that the run has, or so far, by name; the usual one first."""
+        """Return what was counted up to a step that the run has, or so far, by name; the usual one first.
+
+        What the run that it branches off has counted does not count again.
+        """
         so_far = self._moment(self.counters) if step is None else self.first[step]
-        counts = dict(zip(self.counters, so_far, strict=True))
+        counts = {name: n - self.start.get(name, 0) for name, n in zip(self.counters, so_far, strict=True)}
         return {name: counts[name] for name in dict.fromkeys((*self.axes, *counts))}
 
     def value_at(self, step: int) -> float:
@@ -197,13 +206,20 @@ class Watched(Growing):
         """Return the objective at the run's end, after `end`; nan if it is not known."""
         return math.nan if self.fault is not None else self._objective(list(self.evaluations))
 
+    def counters_of_value(self) -> dict[str, int]:
+        """Return the counters at the evaluation whose value is that of the run, by name."""
+        return dict(zip(self.counters, self._decisive(list(self.evaluations)), strict=True))
+
     def _objective(self, moments: Sequence[Moment]) -> float:
-        """Return the last of some evaluations, or the best of them."""
-        if self.objective.of == "last":
-            return self.evaluations[max(moments)]
-        finite = [value for moment in moments if not math.isnan(value := self.evaluations[moment])]
+        return self.evaluations[self._decisive(moments)]
+
+    def _decisive(self, moments: Sequence[Moment]) -> Moment:
+        """Return the last of some evaluations, or the best of them, of equal ones the first."""
+        finite = [moment for moment in moments if not math.isnan(self.evaluations[moment])]
+        if self.objective.of == "last" or not finite:
+            return max(moments)
         best = max if self.objective.goal == "max" else min
-        return best(finite, default=math.nan)
+        return best(finite, key=lambda moment: self.evaluations[moment])
 
 
 POLL_S = 0.05
@@ -254,7 +270,7 @@ class SeedRuns(Generic[AnyRun]):
             self.folder.write(self.base.name, self._text.encode())
         return bool(load_yaml(plain_path(self.folder, self.base.name)) == self._data)
 
-    def arguments(self, run: SeedRun) -> list[str]:
+    def arguments(self, run: AnyRun) -> list[str]:
         """Return the arguments with which palestra begins a run, or goes on with it. Raises as `has_begun`."""
         if has_begun(self.folder, run.path.name, self.config, {**self._data, "seed": run.seed}):
             return ["resume", str(run.path), "--quiet"]

@@ -288,7 +288,7 @@ class Space:
         draw = random.Random(0)
         for _ in range(number):
             name = draw.choice(list(self.bases))
-            yield self._with_base(name, {key: _drawn(self.dimensions[key], draw) for key in self.keys[name]})
+            yield self._with_base(name, {key: drawn(self.dimensions[key], draw) for key in self.keys[name]})
 
     def _products(self, values_of: Any) -> Iterator[Point]:
         for name, keys in self.keys.items():
@@ -299,16 +299,21 @@ class Space:
         return {BASE: name, **point} if len(self.bases) > 1 else point
 
 
-def _drawn(dimension: DimensionConfig, draw: random.Random) -> Any:
+def drawn(dimension: DimensionConfig, draw: random.Random) -> Any:
+    """Draw a value of a dimension, as the study stores it."""
     match dimension:
         case ChoiceConfig():
             return draw.choice(dimension.stored())
         case LogConfig():
-            return math.exp(draw.uniform(math.log(dimension.low), math.log(dimension.high)))
+            value = math.exp(draw.uniform(math.log(dimension.low), math.log(dimension.high)))
+            return min(max(value, dimension.low), dimension.high)  # which rounding may pass
+        case IntegerConfig(log=True):
+            number = round(math.exp(draw.uniform(math.log(dimension.low - 0.5), math.log(dimension.high + 0.5))))
+            return min(max(number, dimension.low), dimension.high)
         case IntegerConfig():
             return draw.randrange(dimension.low, dimension.high + 1, dimension.step)
         case UniformConfig(step=float(step)):
-            return dimension.low + step * draw.randrange(dimension.num_values())
+            return min(dimension.low + step * draw.randrange(dimension.num_values()), dimension.high)
         case _:
             return draw.uniform(dimension.low, dimension.high)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from palestra.config import Config, ConfigError, check, under
+from palestra.config import Config, ConfigError, Failed, check, under
 from palestra.config.own_modules import UntrustedError, reading_stored
 from palestra.runtime.starting import without_garbage_collection
 from palestra.storage.disk import RunFolderError
@@ -26,6 +26,7 @@ from palestra.sweeps.outcomes import (
     DEFINITION,
     FAILED_BEFORE,
     FAILURE,
+    PARENT,
     SECONDS,
     SKIPPED,
     VALUES,
@@ -53,7 +54,7 @@ def errors_of_study(folder: "SweepFolder") -> Iterator[None]:
     """
     try:
         yield
-    except (ConfigError, RunFolderError, UntrustedError):
+    except (ConfigError, RunFolderError, UntrustedError, Failed):
         raise
     except Exception as error:  # of Optuna, SQLAlchemy, SQLite, or of what a damaged file makes them do
         if isinstance(error, OSError) and error.errno in OF_THE_DISK:
@@ -142,6 +143,7 @@ EXPECTED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {  # of a trial's us
         ("folder", "claim", FAILURE, SKIPPED, FAILED_BEFORE), ("a text", lambda value: isinstance(value, str))
     ),
     SECONDS: ("a number >= 0", _counts),
+    PARENT: ("the number of a trial", lambda value: type(value) is int and value >= 0),
     COUNTS: ("a number >= 0 for each unit", lambda counts: _holds(counts, _counts)),
     VALUES: ("a number for each seed", lambda values: _holds(values, is_number)),
 }

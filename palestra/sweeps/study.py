@@ -20,12 +20,28 @@ from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 from palestra.config import ConfigError, UserConfig
 from palestra.config.rendering import inline_flow
 from palestra.run.branching import tree_differences
+from palestra.storage.disk import RunFolderError
 from palestra.sweeps.config import SweepConfig
+from palestra.sweeps.evolution import Evolution
 from palestra.sweeps.folder import SweepFolder
-from palestra.sweeps.outcomes import DEFINITION, FAILED_BEFORE, FAILURE, RETRY_OF, place_of, rank_of, standing, why_of
+from palestra.sweeps.outcomes import (
+    DEFINITION,
+    FAILED_BEFORE,
+    FAILURE,
+    PARENT,
+    RETRY_OF,
+    lineage_of,
+    parent_of,
+    place_of,
+    rank_of,
+    ranked,
+    standing,
+    state_of,
+    why_of,
+)
 from palestra.sweeps.pruning import decide
-from palestra.sweeps.search import GridConfig
-from palestra.sweeps.space import Space
+from palestra.sweeps.search import EvolutionConfig, GridConfig, Succession
+from palestra.sweeps.space import BASE, Space
 from palestra.sweeps.stored import errors_of_study, require_sound
 
 # what may differ between the processes of one study
@@ -91,17 +107,33 @@ class SamplerOfGrid(RandomSampler):
         return self.points[rank_of(trial, study.get_trials(deepcopy=False))][param_name]
 
 
+class SamplerOfMembers(RandomSampler):
+    """Gives each trial the point of its member. Like one that draws at random, it is asked key by key."""
+
+    def __init__(self, evolution: Evolution) -> None:
+        super().__init__()
+        self.evolution = evolution
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        trials = study.get_trials(deepcopy=False)
+        return self.evolution.member(rank_of(trial, trials), ranked(trials)).point[param_name]
+
+
 class SweepStudy:
     """The open study of a sweep. is_over_seeds: whether a trial is pruned between its seeds, not at evaluations.
+
+    search: says which trials branch off others, and when they may begin.
 
     Raises ConfigError if it cannot be reached, or is that of another sweep; RunFolderError and OSError, as all of its
     methods, if its storage is damaged or refuses.
     """
 
-    def __init__(self, folder: SweepFolder, config: SweepConfig, space: Space) -> None:
+    def __init__(self, folder: SweepFolder, config: SweepConfig, space: Space, search: Succession) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)  # the user chose them
-        self.folder, self.id, self.config, self.space = folder, folder.id, config, space
+        self.folder, self.id, self.config, self.space, self.search = folder, folder.id, config, space, search
         self.pruning = None if config.pruning is None else config.pruning.build()
         self.is_over_seeds = self.pruning is not None and self.pruning.over_seeds
         self.pruner = optuna.pruners.NopPruner() if self.pruning is None else self.pruning.pruner()
@@ -120,9 +152,14 @@ class SweepStudy:
                 self.study.set_user_attr(DEFINITION, self._definition())
 
     def _sampler(self) -> Any:
-        if isinstance(self.config.search, GridConfig):
-            return SamplerOfGrid(self.space.points())
-        return SamplerOfTrials(self.config.search.build().sampler, self.config.seed)
+        match self.config.search:
+            case GridConfig():
+                return SamplerOfGrid(self.space.points())
+            case EvolutionConfig():
+                assert isinstance(self.search, Evolution)
+                return SamplerOfMembers(self.search)
+            case search:
+                return SamplerOfTrials(search.build().sampler, self.config.seed)
 
     def _definition(self) -> dict[str, Any]:
         data = {key: value for key, value in self.config.model_dump().items() if key not in FREE}
@@ -138,11 +175,19 @@ class SweepStudy:
             key, there, here = changes[0]
             message = f"expected a new study or that of this sweep, got {where}, in which {key} is"
             raise ConfigError.at("storage.study", f"{message} {inline_flow(there)}, not {inline_flow(here)}")
+        if self.search.size is not None and not all(map(self.is_ours, self.study.get_trials(deepcopy=False))):
+            message = f"expected trials of this folder alone, whose runs others branch off, got {where} of another one"
+            raise ConfigError.at("storage.study", message)
 
     @_asking
     def trials(self) -> list[FrozenTrial]:
         """Return all trials, without failed ones that others have taken over."""
         return standing(self.study.get_trials(deepcopy=False))
+
+    @_asking
+    def ranked(self) -> list[FrozenTrial]:
+        """Return the trials by their ranks, as `Succession` has them."""
+        return ranked(self.study.get_trials(deepcopy=False))
 
     @_asking
     def rank(self, trial: FrozenTrial) -> int:
@@ -168,6 +213,7 @@ class SweepStudy:
     def retry(self, failed: FrozenTrial) -> None:
         """Let a trial that has failed be run again: by a new one, as Optuna ends each once, with its point and runs."""
         attributes = {"folder": self.id, RETRY_OF: place_of(failed), FAILED_BEFORE: why_of(failed)}
+        attributes |= {PARENT: failed.user_attrs[PARENT]} if PARENT in failed.user_attrs else {}
         again = create_trial(
             state=TrialState.RUNNING, params=failed.params, distributions=failed.distributions, user_attrs=attributes
         )
@@ -184,8 +230,59 @@ class SweepStudy:
         except Exception as error:
             if not isinstance(self.config.search, UserConfig):
                 raise
-            message = f"{self.config.search.name} raised {type(error).__name__}: {error}"
-            raise ConfigError.at("search", message) from error
+            raise self._raised(error) from error
+
+    def _raised(self, error: Exception) -> ConfigError:
+        """Return the error of a search of the user's own."""
+        return ConfigError.at("search", f"{self.config.search.name} raised {type(error).__name__}: {error}")
+
+    def may_begin(self) -> bool:
+        """Return whether the search lets another trial begin. Raises ConfigError if the user's own fails."""
+        trials = self.ranked()
+        try:
+            return bool(self.search.may_begin(len(trials), trials))
+        except Exception as error:
+            raise self._raised(error) from error
+
+    def parent(self, number: int) -> FrozenTrial | None:
+        """Return the trial from whose runs those of another one branch off, and note it; None: they begin anew.
+
+        Raises ConfigError if the user's own search fails; RunFolderError for one from which nothing can branch off.
+        """
+        trials = self.ranked()
+        known = {each.number: each for each in trials if each.number <= number}
+        trial = known.pop(number)
+        try:
+            noted = parent_of(trial)
+            parent = self.search.parent(trial, trials) if noted is None else known[noted]
+        except Exception as error:
+            raise self._raised(error) from error
+        if parent is None:
+            return None
+        if getattr(parent, "number", None) not in known:
+            what = f"expected an earlier trial, or None, as the parent of trial {number}"
+            raise ConfigError.at("search", f"{what} from {self.config.search.name}, got {parent!r:.100}")
+        if (state := state_of(parent)) != "succeeded" or not self.is_ours(parent):
+            where = "" if self.is_ours(parent) else ", whose runs lie in another folder"
+            raise RunFolderError(f"it branches off trial {parent.number}, which is {state}{where}")
+        if parent.params.get(BASE) != trial.params.get(BASE):
+            raise RunFolderError(f"it branches off trial {parent.number}, which has another base")
+        self.note(number, {PARENT: parent.number})
+        return parent
+
+    def config_of(self, trial: FrozenTrial) -> dict[str, Any]:
+        """Return the config of a trial's runs, as plain data; its `stop` comes after those from which it branches off.
+
+        Raises ConfigError as `Space.config_at`, and for a `stop` in another unit, or in minutes.
+        """
+        config, *before = [self.space.config_at(each.params) for each in lineage_of(trial, self.trials())[::-1]]
+        if not before:
+            return config
+        stops = [each["stop"] for each in (config, *before)]
+        if len(units := {stop["unit"] for stop in stops}) > 1 or "minutes" in units:
+            message = f"expected the same unit in trials that branch off each other, not minutes, got {sorted(units)}"
+            raise ConfigError.at("stop.unit", message)
+        return config | {"stop": {**config["stop"], "after": sum(stop["after"] for stop in stops)}}
 
     @_asking
     def report(self, number: int, step: int, value: float) -> bool:

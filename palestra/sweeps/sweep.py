@@ -18,15 +18,16 @@ from palestra.run.kinds import read_config
 from palestra.runtime.signals import StopSignals
 from palestra.storage.disk import RunFolderError, plain_path
 from palestra.storage.lock import Lock, holder
+from palestra.storage.stored_files import CheckpointError
 from palestra.sweeps.config import SweepConfig
 from palestra.sweeps.display import SweepDisplay
 from palestra.sweeps.folder import SweepFolder
-from palestra.sweeps.outcomes import SKIPPED, best_of, count_of, place_of, state_of, value_of, why_of
+from palestra.sweeps.outcomes import SKIPPED, best_of, count_of, lineage_of, place_of, state_of, value_of, why_of
 from palestra.sweeps.plan import Plan
 from palestra.sweeps.progress import SweepProgress, progress_of
 from palestra.sweeps.seed_runs import POLL_S, let_end
 from palestra.sweeps.study import SweepStudy
-from palestra.sweeps.trials import OwnedTrial, config_of_runs, one_line
+from palestra.sweeps.trials import OwnedTrial, config_of_runs, has_spare, one_line, spare_disk
 
 LOOK_S = 1.0  # how often the study is asked for work, besides when a trial of ours has ended
 FIXED = sorted(SweepConfig.model_fields.keys() - {"budget", "place", "max_restarts"})  # of a stored sweep
@@ -53,12 +54,12 @@ class Sweep:
         folder.require_plain()
         folder.trials.make()
         with folder.alone():  # else two processes may make the study at the same time
-            self.study = SweepStudy(folder, self.config, plan.space)
+            self.study = SweepStudy(folder, self.config, plan.space, plan.search)
         self.owned: list[OwnedTrial] = []
         self.signals = StopSignals()
         self._num_points = len(plan.space.points()) if plan.is_grid else None
         self._began = time.monotonic()
-        self._look_again, self._is_over = self._began, False
+        self._look_again, self._is_over, self._is_held_back = self._began, False, False
         self._held: dict[Path, float] = {}  # runs and trials that others hold: since when; -inf: that was told
 
     @classmethod
@@ -103,13 +104,33 @@ class Sweep:
         return sweep
 
     def failed(self) -> list[FrozenTrial]:
-        """Return the trials of this folder that have failed."""
-        return [each for each in self.study.trials() if self.study.is_ours(each) and state_of(each) == "failed"]
+        """Return the trials of this folder that have failed and may be run again."""
+        trials = self.study.ranked()
+        return [each for each in trials[self._newest(trials) :] if self._has_failed(each)]
+
+    def _has_failed(self, trial: FrozenTrial) -> bool:
+        return self.study.is_ours(trial) and state_of(trial) == "failed"
+
+    def _newest(self, trials: Sequence[FrozenTrial]) -> int:
+        """Return the rank with which the newest generation begins; 0 without generations."""
+        size = self.study.search.size
+        return 0 if size is None else max(len(trials) - 1, 0) // size * size
 
     def retry_failed(self) -> int:
-        """Let the trials of this folder that have failed be run again by `work`; returns how many."""
+        """Let the trials of this folder that have failed be run again by `work`; returns how many.
+
+        Raises ConfigError if there are only such of earlier generations, of which members have become children.
+        """
         with self.folder.alone():
-            failed = self.failed()
+            failed, trials = self.failed(), self.study.ranked()
+            late = [str(each.number) for each in trials[: self._newest(trials)] if self._has_failed(each)]
+            if late:
+                message = (
+                    f"expected trials of the newest generation, got {', '.join(late)}, after which others have begun"
+                )
+                if not failed:
+                    raise ConfigError.at("--retry-failed", message)
+                self.display.note(f"--retry-failed: {message}; these stay as they are")
             for trial in failed:
                 self.study.retry(trial)
             return len(failed)
@@ -122,6 +143,8 @@ class Sweep:
         Gives the signal that has stopped it, or None.
         """
         with self.signals.caught(LEAVE_S, lambda why: self._kill()), self.display:
+            with self.folder.alone():
+                self._spare_disk()  # which a process that was killed may have left undone
             while self.signals.received is None and self._step():
                 self.display.update(self.progress)
                 time.sleep(POLL_S)
@@ -185,6 +208,8 @@ class Sweep:
         self._look_again = time.monotonic() + LOOK_S
         running = self._running()
         self._is_over = not running
+        if self._is_over and self._is_held_back:
+            self.display.note("the sweep ends before its budget is used up: the search lets no further trial begin")
         for trial in running if not self.owned else ():
             folder = self.folder.trial(place_of(trial))
             with suppress(OSError):
@@ -196,8 +221,10 @@ class Sweep:
         return [trial for trial in self.study.running() if self.study.is_ours(trial)]
 
     def _may_begin(self) -> bool:
-        """Return whether the budget allows another trial."""
+        """Return whether the budget allows another trial. A generation that has begun is finished."""
         budget, total, trials = self.config.budget, self.config.budget.total, self.study.trials()
+        if self.study.search.size is not None and len(trials) % self.study.search.size:
+            return True
         num_run = sum(state_of(trial) != "skipped" for trial in trials)
         return not (
             (self._num_points is not None and len(trials) >= self._num_points)
@@ -207,13 +234,31 @@ class Sweep:
         )
 
     def _begin(self) -> bool:
-        """Begin a new trial, if the budget allows one."""
+        """Begin a new trial, if the budget and the search allow one."""
         with self.folder.alone():
-            if not self._may_begin():
+            may_begin = self._may_begin()
+            self._is_held_back = may_begin and not self.study.may_begin()
+            if not may_begin or self._is_held_back:
                 return False
-            number = self.study.claim().number
+            number, trials = self.study.claim().number, self.study.ranked()
+            if self.study.search.size is not None and self._newest(trials) == len(trials) - 1:
+                self._spare_disk()
         self._take(number)  # else another process has taken it over
         return True
+
+    def _spare_disk(self) -> None:
+        """Let runs of which no later generation begins lose what only a later one would need."""
+        trials, size = self.study.ranked(), self.study.search.size or 0
+        for trial in trials[: max(self._newest(trials) - size, 0)]:  # all, for a process may have been killed here
+            folder = self.folder.trial(place_of(trial)).path
+            try:
+                if runs := [run for seed in self.config.seeds if has_spare(run := folder / f"seed-{seed}")]:
+                    with self.reading():
+                        config = config_of_runs(self.study.config_of(trial), self.config)
+                    for run in runs:
+                        spare_disk(run, config, self.config.objective)
+            except (ConfigError, RunFolderError, CheckpointError, OSError) as error:
+                self.display.note(f"trial {trial.number} keeps all its checkpoints: {error}")
 
     def _take(self, number: int) -> bool:
         """Own a trial, or fail it if it has no folder that can be used; returns False if another process owns it."""
@@ -239,10 +284,13 @@ class Sweep:
             with self.reading():
                 config = self.plan.space.config_at(self.study.point(trial))
                 if (excluded := self.plan.excluded_by(config)) is None:
-                    self.owned.append(OwnedTrial(self.study, self.folder, self.config, number, config, lock))
+                    parent = self.study.parent(number)
+                    origin = None if parent is None else self.folder.trial(place_of(parent))
+                    config = self.study.config_of(self.study.trial(number))
+                    self.owned.append(OwnedTrial(self.study, self.folder, self.config, number, config, origin, lock))
                     return True
                 self.study.fail(number, excluded, SKIPPED)
-        except (ConfigError, RunFolderError) as error:
+        except (ConfigError, RunFolderError, CheckpointError) as error:
             self.study.fail(number, one_line(error))
             lock.free()  # first, because another process may retry it
             self._ended(number)
@@ -265,8 +313,12 @@ class Sweep:
         """Write best.yml. The best trial may lie in the folder of another process that shares the study."""
         with self.folder.alone(), self.reading():
             if (best := self._best()) is not None:
-                config = config_of_runs(self.plan.space.config_at(best.params), self.config)
-                self.folder.root.write("best.yml", render(config, type(config)).encode())
+                config = config_of_runs(self.study.config_of(best), self.config)
+                *before, _ = [str(each.number) for each in lineage_of(best, self.study.trials())]
+                comment = f"# The keys of trial {best.number}, which branches off {', '.join(reversed(before))}.\n"
+                comment += "# They alone do not repeat its lineage, in which keys may have been others.\n"
+                text = f"{comment if before else ''}{render(config, type(config))}"
+                self.folder.root.write("best.yml", text.encode())
 
     def _leave(self) -> None:
         """Let the runs save and end."""

@@ -12,16 +12,23 @@ from typing import Any
 import torch
 
 from palestra.config import ConfigError
+from palestra.config.files import value_at
+from palestra.config.rendering import inline_flow
 from palestra.run.base import BaseRunConfig
+from palestra.run.branching import branch_counters
+from palestra.run.checkpoints import Checkpoints
 from palestra.run.kinds import read_config
 from palestra.runtime.statistics import interquartile_mean
-from palestra.storage.disk import RunFolderError
+from palestra.storage.disk import Folder, RunFolderError
 from palestra.storage.lock import Lock, holder, is_held
-from palestra.sweeps.config import SweepConfig
+from palestra.storage.manifest import Manifest, number_in
+from palestra.storage.run_folder import RunFolder
+from palestra.sweeps.config import ObjectiveConfig, SweepConfig
 from palestra.sweeps.folder import SweepFolder
 from palestra.sweeps.outcomes import COUNTS, SECONDS, VALUES, place_of
 from palestra.sweeps.places import Place
 from palestra.sweeps.seed_runs import SeedRun, SeedRuns, Watched
+from palestra.sweeps.space import has_key
 from palestra.sweeps.study import SweepStudy
 
 
@@ -112,9 +119,9 @@ class TrialRun(SeedRun):
 class OwnedTrial(SeedRuns[TrialRun]):
     """A trial that this process owns. lock: that of its folder, which this process holds.
 
-    data: of the config of its runs. unit: in which the sweep counts. failure: why it fails. Raises ConfigError if
-    the config does not pass the check, or is not that with which the runs have begun; RunFolderError if its file is a
-    link, say.
+    data: of the config of its runs. parent: the folder of the trial from whose runs they branch off. unit: in which the
+    sweep counts. failure: why it fails. Raises ConfigError if the config does not pass the check, or is not that with
+    which the runs have begun; RunFolderError if its file is a link, say, or there is no checkpoint to branch off.
     """
 
     def __init__(
@@ -124,13 +131,25 @@ class OwnedTrial(SeedRuns[TrialRun]):
         sweep: SweepConfig,
         number: int,
         data: Mapping[str, Any],
+        parent: Folder | None,
         lock: Lock,
     ) -> None:
         self.study, self.sweep, self.number, self.lock = study, sweep, number, lock
         config, place = config_of_runs(data, sweep), folder.trial(place_of(study.trial(number)))
         self.unit = config.axis() if sweep.budget.total is None else sweep.budget.total.unit
         paths = {seed: place.path / f"seed-{seed}" for seed in sweep.seeds}
-        runs = [TrialRun(path, seed, Watched(path, config, sweep.objective), self.unit) for seed, path in paths.items()]
+        names = [path.name for path in paths.values()]
+        self.origins = {} if parent is None else {name: last_checkpoint(parent.path / name) for name in names}
+        starts = {name: Manifest.read(origin).counters for name, origin in self.origins.items()}
+        for name, start in starts.items():
+            if (reached := start.get(config.stop.unit, 0)) >= config.stop.after:
+                what = f"{name} of the trial from which it branches off has come to {reached:,} {config.stop.unit}"
+                message = f"expected more, for {what}, beyond its own `stop`; let members train longer"
+                raise ConfigError.at("stop.after", f"{message}, got {config.stop.after:,g}")
+        runs = [
+            TrialRun(path, seed, Watched(path, config, sweep.objective, starts.get(path.name, {})), self.unit)
+            for seed, path in paths.items()
+        ]
         super().__init__(place, "config.yml", config, runs)
         if not self.has_base():
             message = "expected the config of the trial's point, got another: the study is not that of this folder"
@@ -160,6 +179,15 @@ class OwnedTrial(SeedRuns[TrialRun]):
         else:
             candidates = self.runs if all(run.value is not None for run in self.deciding) else self.deciding
         return [run for run in candidates if run.value is None and run.job is None]
+
+    def arguments(self, run: TrialRun) -> list[str]:
+        """As in SeedRuns; a run that branches off another gets the keys of the space, and its own `stop`."""
+        arguments = super().arguments(run)
+        if arguments[0] == "resume" or (origin := self.origins.get(run.path.name)) is None:
+            return arguments
+        keys = [key for key in self.study.space.dimensions if has_key(self._data, key)]
+        changes = [f"{key}={inline_flow(value_at(self._data, key))}" for key in (*keys, "stop")]
+        return ["branch", str(origin.path), *changes, "--run", str(run.path), "--quiet"]
 
     def start(self, run: TrialRun, place: Place) -> None:
         """Begin a run, or go on with it if it has begun. The trial fails if something else is in the run's place."""
@@ -266,12 +294,44 @@ class OwnedTrial(SeedRuns[TrialRun]):
         return True
 
 
+def last_checkpoint(run: Path) -> Folder:
+    """Return the folder of a run's last checkpoint. Raises RunFolderError if there is none."""
+    checkpoints = RunFolder.open(run).checkpoints
+    if (number := number_in(checkpoints, "latest")) is None:
+        raise RunFolderError(f"expected a checkpoint in {run} to branch off, got none")
+    return checkpoints.below(f"{number:08d}")
+
+
+def has_spare(run: Path) -> bool:
+    """Return whether a run has more than one checkpoint, or replay rows. Raises RunFolderError."""
+    folder = RunFolder(run)
+    is_run = folder.root.kind(folder.run.name) is not None  # else it has failed before it was one
+    return is_run and not Checkpoints(folder, keep_last=1, keep_every=None).is_alone()
+
+
+def spare_disk(run: Path, config: BaseRunConfig, objective: ObjectiveConfig) -> None:
+    """Let a run that has ended, and that none branches off any more, keep the checkpoint of its value, without rows.
+
+    If there is none of that evaluation, it keeps its last one. Raises RunFolderError, CheckpointError, OSError.
+    """
+    folder = RunFolder(run)
+    with folder.lock():
+        checkpoints = Checkpoints(folder, keep_last=1, keep_every=None)
+        number, watched = checkpoints.latest(), Watched(run, config, objective, branch_counters(folder))
+        watched.look()
+        if objective.of == "best" and watched.evaluations:
+            found = checkpoints.holding(watched.counters_of_value())
+            number = number if found is None else found
+        if number is not None:
+            checkpoints.keep_alone(number)
+
+
 def config_of_runs(config: Mapping[str, Any], sweep: SweepConfig) -> BaseRunConfig:
     """Return the config of a trial's runs; its seed is the first one's. Raises ConfigError."""
     return read_config(dict(config) | {"seed": sweep.seeds[0]})
 
 
-def one_line(error: ConfigError | RunFolderError) -> str:
+def one_line(error: Exception) -> str:
     return "; ".join(str(error).splitlines())
 
 

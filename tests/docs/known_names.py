@@ -1,4 +1,4 @@
-"""What documents may name: keys of a run's config, commands, shipped configs, names in Python."""
+"""What documents may name: keys of a run's config and of a sweep, commands, shipped configs, names in Python."""
 
 from collections.abc import Iterable
 from functools import cache
@@ -12,10 +12,12 @@ from palestra.cli import app
 from palestra.config.places import _models_in, fields_under, kind_of_extras
 from palestra.run.kinds import kinds
 from palestra.run.shipped import shipped_configs
+from palestra.sweeps.config import SweepConfig
 from palestra.text.algorithms.algorithm import JobConfig
 
 Model = type[BaseModel]
 KINDS_OF_RUN = frozenset(kind.config for kind in kinds())
+FILES = KINDS_OF_RUN | {SweepConfig}
 
 
 @cache
@@ -31,9 +33,9 @@ def variants() -> frozenset[str]:
 
 
 def is_key(path: str) -> bool:
-    """Whether a dotted path is a key of a run, from the top of its file or below a player's `algorithm`."""
+    """Whether a dotted path is a key of a run or a sweep, from the top of its file or below a player's `algorithm`."""
     algorithms = {model for model in models() if issubclass(model, AlgorithmConfig | JobConfig)}
-    return any(_leads(path.split("."), start) for start in (KINDS_OF_RUN, algorithms))
+    return any(_leads(path.split("."), start) for start in (FILES, algorithms))
 
 
 def _leads(path: list[str], start: Iterable[Model]) -> bool:

@@ -21,8 +21,9 @@ from palestra.config.other_names import OURS, ours_of
 from palestra.kinds.data.config import FitConfig
 from palestra.players import SCRIPTED
 from palestra.run.kinds import read_config
+from palestra.sweeps.config import read_sweep
 from palestra.text.templates import COMMON, PARTS, SUFFIX
-from tests.docs.known_names import KINDS_OF_RUN, is_command, is_in_python, is_key, variants
+from tests.docs.known_names import FILES, is_command, is_in_python, is_key, variants
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "coming-from.md").read_text()
@@ -74,7 +75,7 @@ def test_a_name_that_does_not_exist_is_found(name: str) -> None:
 
 
 def test_every_library_has_its_table_and_what_is_not_there() -> None:
-    assert len(SOURCES) == 12
+    assert len(SOURCES) == 13
     for section in re.split(r"^## ", PAGE, flags=re.M)[1:]:
         assert "| palestra |" in section
         assert "\nNot there: " in section
@@ -152,7 +153,7 @@ def test_a_name_of_another_library_leads_to_ours_as_on_the_page(name: str) -> No
     for ours in OURS[name]:
         assert is_command(ours) if " " in ours else is_key(ours)
         assert any(re.search(rf"`{re.escape(ours)}[`=]", last) for last in places), ours
-    assert any(ours_of(f"x.{name}", kind) == OURS[name] for kind in KINDS_OF_RUN)
+    assert any(ours_of(f"x.{name}", kind) == OURS[name] for kind in FILES)
 
 
 def test_an_override_by_a_name_of_another_library_is_told_ours() -> None:
@@ -167,6 +168,9 @@ def test_an_override_by_a_name_of_another_library_is_told_ours() -> None:
     ):
         with pytest.raises(palestra.ConfigError, match=ours):
             read_config(ROOT / "configs" / f"{base}.yml", [f"{name}=1"])
+    sweep = load_yaml(ROOT / "benchmarks/sweeps/ppo-cartpole.yml")
+    with pytest.raises(palestra.ConfigError, match=r"search\.quantile"):
+        read_sweep(sweep, ["search.quantile_fraction=0.25"])
 
 
 def test_an_unknown_key_of_a_file_is_told_by_its_name_here() -> None:

@@ -554,3 +554,52 @@ def test_a_save_killed_at_any_moment_leaves_the_previous_checkpoint(tmp_path: Pa
     assert num_kills == 60
     assert num_saves > 10, "the run went on from one kill to the next"
     assert num_in_the_middle > 5, "kills hit saves while they were under way"
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("function", ["create", "write", "sync", "rename", "remove"])
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_checkpoint_that_is_kept_alone_without_rows_is_whole_after_a_kill_at_any_moment(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch, function: str, number: int
+) -> None:
+    original, step = getattr(DISK, function), 0
+    for step in range(100):
+        folder = RunFolder.create(run.path.parent, "kept")
+        with folder.lock():
+            checkpoints, ring = Checkpoints(folder, keep_last=3, keep_every=None, segment_rows=4), Ring(capacity=20)
+            for each in range(3):
+                ring.add(6)
+                state = {"x": torch.full((3,), each), "has_replay_rows": True}
+                checkpoints.save(each, state, {"rows": ring.num_added}, {"host": ring}, records=NONE)
+            checkpoints.mark_best("00000000")
+            assert not checkpoints.is_alone()
+            calls = iter(range(100))
+
+            def kill(*args: Any, step: int = step, calls: Any = calls) -> Any:
+                if next(calls) == step:
+                    raise Killed
+                return original(*args)
+
+            monkeypatch.setattr(DISK, function, kill)
+            is_over = True
+            try:
+                checkpoints.keep_alone(number)
+            except Killed:
+                is_over = False
+            monkeypatch.setattr(DISK, function, original)
+            again = Checkpoints(folder, keep_last=3, keep_every=None)
+            assert again.load(number).state["x"].tolist() == [number] * 3
+            again.keep_alone(number)
+            loaded = again.load("latest")
+            assert (again.numbers(), again.best() in (number, None)) == ([number], True)
+            assert (loaded.state["has_replay_rows"], loaded.buffers, loaded.warnings) == (False, {}, [])
+            assert loaded.state["x"].tolist() == [number] * 3
+            assert list(folder.path.rglob("host-*")) == []
+            assert again.is_alone()
+        if is_over:
+            break
+    assert is_over
+    assert step > 0

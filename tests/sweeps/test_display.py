@@ -37,6 +37,7 @@ from palestra.sweeps.display import (
 )
 from palestra.sweeps.folder import SweepFolder
 from palestra.sweeps.progress import EndedTrial, RunProgress, SweepProgress, progress_of, work_left
+from palestra.sweeps.search import Succession
 from palestra.sweeps.space import Base, Space
 from palestra.sweeps.study import SweepStudy
 from palestra.sweeps.trials import OwnedTrial, Pace
@@ -127,7 +128,7 @@ def make_study(tmp_path: Path) -> Study:
         base = read_config(BASE)
         folder = SweepFolder.create(tmp_path / "s", render(config, SweepConfig), {})
         space = Space([Base("base", base.model_dump(), RunConfig)], config.space)
-        return folder, SweepStudy(folder, config, space)
+        return folder, SweepStudy(folder, config, space, Succession())
 
     return make
 
@@ -188,7 +189,7 @@ def test_the_end_of_a_study_is_estimated_from_what_ended_and_what_runs(make_stud
     claimed = study.claim()
     lock = Lock.take(folder.trial(claimed.number).make(), "lock")
     assert lock is not None
-    owned = OwnedTrial(study, folder, study.config, claimed.number, read_config(BASE).model_dump(), lock)
+    owned = OwnedTrial(study, folder, study.config, claimed.number, read_config(BASE).model_dump(), None, lock)
     progress = progress_of(folder, study, [owned], 2, None, worked_s=0.0)
     assert progress.num_elsewhere == 0
     assert progress.seconds_left == pytest.approx(3 * 80.0 / 2)  # two seeds side by side, none has gone on yet
@@ -225,7 +226,7 @@ def test_nothing_is_estimated_before_anything_is_known(make_study: Study) -> Non
 def ended(number: int, state: str = "succeeded", reason: str = "") -> EndedTrial:
     point = {"players.agent.algorithm.[red]gamma": "0.99", "x.learning_rate": "0.0001234"}
     log = Path(f"[red]/trials/{number:04}/seed-0.log") if reason else None
-    return EndedTrial(number, state, None if reason else 400.0 + number, [400.0, 402.0], point, reason, log)
+    return EndedTrial(number, state, None if reason else 400.0 + number, [400.0, 402.0], point, reason, log, [])
 
 
 def sweep_progress(**changes: Any) -> SweepProgress:
@@ -233,6 +234,8 @@ def sweep_progress(**changes: Any) -> SweepProgress:
     facts: dict[str, Any] = {
         "path": Path("runs/[red]"),
         "measure": "return/agent",
+        "generation": None,
+        "num_generations": None,
         "counts": {"succeeded": 90, "failed": 4, "pruned": 12, "skipped": 3, "running": 9},
         "total": 1000,
         "done": 110.5,

@@ -55,7 +55,7 @@ def opened(path: Path, **changes: Any) -> SweepStudy:
     """The study in a folder, as a new process opens it."""
     plan = Plan(read_sweep(SWEEP | changes, []), {"ppo-cartpole": read_config(BASE)})
     folder = SweepFolder.create(path, render(plan.config, SweepConfig), {})
-    return SweepStudy(folder, plan.config, plan.space)
+    return SweepStudy(folder, plan.config, plan.space, plan.search)
 
 
 def values_of(path: Path, reopen: bool) -> list[tuple[Any, ...]]:
@@ -184,7 +184,7 @@ def test_drawn_points_lie_in_the_space_and_corners_have_every_end() -> None:
 
 def watched(run: Path, of: str = "last", goal: str = "max") -> Watched:
     config = read_config(BASE, ["evaluations.0.interval.every=100", "stop.after=1000"])
-    return Watched(run, config, check(SWEEP["objective"] | {"of": of, "goal": goal}, ObjectiveConfig))
+    return Watched(run, config, check(SWEEP["objective"] | {"of": of, "goal": goal}, ObjectiveConfig), {})
 
 
 def values(seen: Watched) -> dict[int, float]:

@@ -423,7 +423,8 @@ class Trainer(Training):
     def _copy_past_selves(self) -> None:
         """Copy the players of which a copy is due, and draw anew which past selves sit in worlds."""
         if due := self.seating.due():
-            self._store_copies(self.seating.copy(due, self.counts(), self.replica))
+            steps = {name: self.counts()[name] for name in self.config.steps()}  # others depend on when it records
+            self._store_copies(self.seating.copy(due, steps, self.replica))
 
     @led
     def _store_copies(self, new: Mapping[str, bytes]) -> None:

@@ -100,6 +100,7 @@ def test_a_past_self_is_what_the_checkpoint_of_its_step_holds(stored: Path) -> N
         then = Checkpoints(RunFolder.open(stored), 1, None).load(f"@{opt_steps}").state
         assert list(tree_differences(then["players"]["main"]["nets"], own["player"]["nets"])) == []
         assert list(tree_differences(then["game"], own["game"])) == []
+        assert own["counters"].keys() == set(latest.config.steps()), "else an extended run would have other copies"
         past_self = latest.seating.past["past"].past_self(opt_steps)
         assert list(tree_differences(own["player"]["nets"], past_self.player.weights()["nets"])) == []
 

@@ -1,0 +1,1 @@
+"""Populations: whether they find more than independent runs, and what they cost."""
