@@ -24,8 +24,8 @@ class Sitter(NamedTuple):
 class SeatedPolicy:
     """The policy of a seat in which each of several sitters decides in its own worlds.
 
-    held: bool (B,), the worlds whose experience is wanted: those of the first sitter, whose decisions alone keep extras.
-    It gets every view that there is, by what policies observe. Each sitter has a memory of its own.
+    held: bool (B,), the worlds whose experience is wanted: the first sitter's, whose decisions alone keep extras. It
+    gets every view that there is, by what policies observe. Each sitter has a memory of its own.
     """
 
     observes: Observes = "seats"
