@@ -11,7 +11,7 @@ from typing import Self
 
 from optuna.trial import FrozenTrial
 
-from palestra.config import ConfigError, ConfigErrorItem, check_overridden, render
+from palestra.config import ConfigError, ConfigErrorItem, Failed, check_overridden, render
 from palestra.config.own_modules import as_now, reading_stored
 from palestra.run.base import BaseRunConfig
 from palestra.run.kinds import read_config
@@ -140,14 +140,18 @@ class Sweep:
     def work(self) -> int | None:
         """Work until the budget is used up and no trial of this folder runs, here or in another process.
 
-        Gives the signal that has stopped it, or None.
+        Gives the signal that has stopped it, or None. Raises Failed if it cannot go on; then its runs have been saved.
         """
         with self.signals.caught(LEAVE_S, lambda why: self._kill()), self.display:
             with self.folder.alone():
                 self._spare_disk()  # which a process that was killed may have left undone
-            while self.signals.received is None and self._step():
-                self.display.update(self.progress)
-                time.sleep(POLL_S)
+            try:
+                while self.signals.received is None and self._step():
+                    self.display.update(self.progress)
+                    time.sleep(POLL_S)
+            except Failed:
+                self._leave()
+                raise
             self._leave()
         return self.signals.received
 
@@ -268,8 +272,12 @@ class Sweep:
             self.study.fail(number, str(error))
             self._ended(number)
             return True
-        if lock is not None and not self._own(number, lock):
-            lock.free()
+        is_owned = False
+        try:
+            is_owned = lock is not None and self._own(number, lock)
+        finally:
+            if lock is not None and not is_owned:
+                lock.free()
         return lock is not None
 
     def _own(self, number: int, lock: Lock) -> bool:
@@ -324,7 +332,7 @@ class Sweep:
         """Let the runs save and end."""
         if self.signals.received is not None:
             self.display.stopping(self.signals.received, self.progress)
-            let_end(self.owned, lambda: self.display.update(self.progress))
+        let_end(self.owned, lambda: self.display.update(self.progress))  # those of a sweep that fails, too
         self._keep_best()  # a process that was killed may have told a value and not come to this
         self.display.update(self.progress, is_last=True)
         for trial in self.owned:

@@ -51,7 +51,7 @@ SWEEPS = [
         ),
         ("self._offset = line.stop", "self._offset = file.size"),
         ("// self.interval.every * self.interval.every", "* 1"),
-        ("return self.evaluations[max(moments)]", "return self.evaluations[min(moments)]"),
+        ("            return max(moments)", "            return min(moments)"),
         ("self.first.setdefault(int(step), moment)", "self.first[int(step)] = moment"),
         ("if moment <= self.first[step]", "if True"),
         ('best = max if self.objective.goal == "max" else min', "best = max"),
@@ -68,8 +68,8 @@ SWEEPS = [
             "else int((self.high - self.low) / self.step) + 1",
         ),
         (
-            "return math.exp(draw.uniform(math.log(dimension.low), math.log(dimension.high)))",
-            "return draw.uniform(dimension.low, dimension.high)",
+            "value = math.exp(draw.uniform(math.log(dimension.low), math.log(dimension.high)))",
+            "value = draw.uniform(dimension.low, dimension.high)",
         ),
     ),
     *mutants(

@@ -26,6 +26,7 @@ from palestra.kinds.games.config import RunConfig
 from palestra.run.checkpoints import Checkpoints
 from palestra.run.kinds import read_config
 from palestra.storage.run_folder import RunFolder
+from palestra.sweeps import evolution as evolution_module
 from palestra.sweeps import sweep as sweep_module
 from palestra.sweeps.config import SweepConfig, read_sweep
 from palestra.sweeps.display import SweepDisplay, generation_text, screen_lines
@@ -579,6 +580,18 @@ def test_a_budget_ends_a_sweep_after_whole_generations(tmp_path: Path) -> None:
     assert generation_text(sweep.progress()) == "generation 2"
     frame = screen_lines(worked(tmp_path / "t").progress(), 0.0, datetime(2030, 1, 1), 100, 30)
     assert any("generation 2 of 2" in "".join(piece.text for piece in line) for line in frame)
+
+
+def test_a_sweep_fails_whose_constraints_no_draw_fulfils_and_nothing_is_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(evolution_module, "MOST_DRAWS", 1)
+        with pytest.raises(Failed, match=r"^constraints: none of 1 draws fulfils them for member \d of generation 0"):
+            worked(tmp_path / "s", constraints=["gamma > 0.9"])
+    trials = worked(tmp_path / "s").study.ranked()
+    assert [state_of(trial) for trial in trials] == ["succeeded"] * 8
+    assert all(gamma > 0.9 for trial in trials for gamma in trial.params.values())
 
 
 def test_a_member_that_has_nothing_to_train_says_so(tmp_path: Path) -> None:

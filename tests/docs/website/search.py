@@ -71,6 +71,7 @@ FINDS = {
     "compare two runs": "report.html#palestra-compare",
     "plot learning curves": "figures.html",
     "hyperparameter search optuna": "sweeps.html",
+    "population based training": "populations.html",
     "torchrun": "questions.html#expected-1-in-a-program-that-torchrun-has-not-started",
     "multiple GPUs": "replicas.html",
     "distributed training": "replicas.html",
