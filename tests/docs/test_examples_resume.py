@@ -90,7 +90,7 @@ def test_every_class_of_the_documents_takes_part() -> None:
     helpers |= {"Sums", "Polite", "Repeats", "BestOfN", "Contested"}  # tests/docs/test_text.py
     helpers |= {"Minority"}  # tests/docs/test_documents.py
     helpers |= {"Race"}  # a game, which keeps nothing: tests/docs/test_self_play.py
-    helpers |= {"Gaussian"}  # a search, which keeps nothing: tests/docs/test_sweeps.py
+    helpers |= {"Gaussian", "Continued"}  # searches, which keep nothing: tests/docs/test_sweeps.py, test_populations.py
     helpers |= {"Escape"}  # its scores alone: tests/docs/test_documents.py
     helpers |= {"Probed", "WithKernels"}  # tests/training/test_stages.py
     helpers |= {"RegressionConfig", "Regression"}  # tests/training/test_training.py

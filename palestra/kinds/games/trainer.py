@@ -434,7 +434,8 @@ class Trainer(Training):
             self.checkpoints.keep_once("past", {name for own in self.seating.files.values() for name in own.values()})
 
     def safe_point(self) -> None:
-        self._copy_past_selves()
+        if self.seating.past:
+            self._copy_past_selves()
         super().safe_point()
 
     def _note_actors(self, collecting: Sequence[Player]) -> None:
