@@ -125,5 +125,5 @@ def multiplied(value: float, factor: float, dimension: Any) -> float:
         place, before = round((target - dimension.low) / step), round((value - dimension.low) / step)
         if isinstance(dimension, IntegerConfig) and place == before and factor != 1:
             place += 1 if (factor > 1) == (value >= 0) else -1
-        target = dimension.low + step * min(max(place, 0), dimension.num_values() - 1)
+        target = dimension.low + step * place
     return min(max(target, dimension.low), dimension.high)

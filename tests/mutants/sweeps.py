@@ -271,7 +271,6 @@ SWEEPS = [
         ("if draw.random() < mutation.redraw:", "if draw.random() > mutation.redraw:"),
         ("[*values[max(place - 1, 0) : place], *values[place + 1 : place + 2]]", "[*values[place + 1 : place + 2]]"),
         ("place += 1 if (factor > 1) == (value >= 0) else -1", "pass"),
-        ("min(max(place, 0), dimension.num_values() - 1)", "place"),
     ),
     *mutants(
         "sweeps/trials.py",

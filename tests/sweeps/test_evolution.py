@@ -175,8 +175,9 @@ def test_choices_are_those_of_a_plain_version_on_values_at_random(crossover: boo
                 expected = plain_generation(trials[first - size :], first, crossover, quantile)
                 assert [(each.parents[0].number, each.point) for each in found] == expected
                 assert all(parent.value is not None for each in found for parent in each.parents)
-            values = [None if draw.random() < 0.2 else draw.choice([draw.random(), 0.5]) for _ in found]
-            values[draw.randrange(size)] = 0.5
+            failing = draw.choice([0.2, 0.9])
+            values = [None if draw.random() < failing else draw.choice([draw.uniform(-1, 1), 0.5]) for _ in found]
+            values[draw.randrange(size)] = -0.5
             trials += [ended(first + n, each.point, values[n]) for n, each in enumerate(found)]
 
 
