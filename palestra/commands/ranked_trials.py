@@ -44,10 +44,7 @@ def trial_lines(sweep: "StoredSweep", trials: "Sequence[FrozenTrial]") -> Text:
     keys = short_keys(list(dict.fromkeys(key for key, each in distributions if not each.single())))  # that can vary
     measure = str(sweep.data["objective"].get("measure"))
     unit, is_counted = sweep.unit, any(count_of(trial, sweep.unit) for trial in sweep.trials)
-    counted, with_parents = (
-        [unit.replace("_", " ")] * is_counted,
-        any(parent_of(each) is not None for each in sweep.trials),
-    )
+    counted, with_parents = [unit.replace("_", " ")] * is_counted, any(parent_of(t) is not None for t in sweep.trials)
     rows = [["trial", "state", *["parent"] * with_parents, measure, "of its seeds", *keys.values(), *counted, "why"]]
     for trial in trials:
         values, point = list(map(_number, _values(trial).values())), point_texts(trial)
@@ -87,18 +84,8 @@ def to_csv(sweep: "StoredSweep", trials: "Sequence[FrozenTrial]") -> str:
     is_counted = any(count_of(trial, sweep.unit) for trial in sweep.trials)
     counted = [sweep.unit] * is_counted
     with_parents = any(parent_of(trial) is not None for trial in sweep.trials)
-    writer.writerow(
-        [
-            "trial",
-            "state",
-            *["parent"] * with_parents,
-            "value",
-            *(f"seed-{seed}" for seed in seeds),
-            *keys,
-            *counted,
-            "why",
-        ]
-    )
+    head = ["trial", "state", *["parent"] * with_parents, "value", *(f"seed-{seed}" for seed in seeds)]
+    writer.writerow([*head, *keys, *counted, "why"])
     for trial in trials:
         of_seeds = [_values(trial).get(seed) for seed in seeds]
         point = [_cell(trial.params[key]) if key in trial.params else "" for key in keys]

@@ -62,7 +62,7 @@ class PastPlayerConfig(Config):
     num_seated: PositiveInt
     """among how many of them the worlds of a pairing are divided; each is drawn from all, so that one may sit twice"""
     explores: bool
-    """whether they explore as the player did then; false: they play as in evaluations, perhaps one game all the time"""
+    """whether they explore as the player did then; false: as in evaluations, perhaps the same game every time"""
     choice: Annotated[UniformChoiceConfig | PrioritizedChoiceConfig, ByName(), InBranch.FREE]
     """how those that sit in worlds are drawn"""
 

@@ -82,7 +82,8 @@ def _overview(data: SweepData) -> Section:
         entries |= {
             "best trial": f"{best.number}, with {data.config.objective.measure} {objective_text(best.value)}",
             "its point": point_text(data, best),
-            "to train it": f"palestra train {shlex.quote(str(data.path / 'best.yml'))}",
+            f"to train {'it' if best.parent is None else 'its keys from the start'}": "palestra train "
+            + shlex.quote(str(data.path / "best.yml")),
         }
     faults = [Note(fault, is_warning=True) for fault in data.faults]
     blocks = [*faults, *_notes_on_trials(data), _space_table(data), *_best_table(data)]

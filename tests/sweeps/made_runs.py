@@ -17,10 +17,13 @@ from tests.records import evaluation_of, played_pair, returns_in
 
 
 class Over(Job):
-    """A job that has ended well."""
+    """A job that has ended."""
 
-    def poll(self) -> int | None:
-        return 0
+    def __init__(self, code: int = 0) -> None:
+        self.code = code
+
+    def poll(self) -> int:
+        return self.code
 
     def signal(self, number: int) -> None:
         pass

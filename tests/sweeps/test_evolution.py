@@ -38,7 +38,7 @@ from palestra.sweeps.search import EvolutionConfig
 from palestra.sweeps.space import Base, ChoiceConfig, IntegerConfig, Space, UniformConfig, drawn
 from palestra.sweeps.stored import StoredSweep
 from palestra.sweeps.sweep import Sweep
-from tests.sweeps.made_runs import begin_run, end_run, evaluation
+from tests.sweeps.made_runs import Over, begin_run, end_run, evaluation
 from tests.sweeps.small_runs import ROOT, done, palestra
 from tests.sweeps.test_sweep_chaos import kill_a_run
 
@@ -453,21 +453,10 @@ class Place:
         if run.parent.name in self.failing:
             (run / "records.jsonl").write_text(evaluation(1, 0.0))
             log.write_text("No space left on device\n")
-            return Ended(1)
+            return Over(1)
         found = load_yaml(config)
         end_run(run, int(found["stop"]["after"]) + self.overshoot, found["players"]["agent"]["algorithm"]["gamma"])
-        return Ended(0)
-
-
-class Ended(Job):
-    def __init__(self, code: int) -> None:
-        self.code = code
-
-    def poll(self) -> int:
-        return self.code
-
-    def signal(self, number: int) -> None:
-        pass
+        return Over(0)
 
 
 class Told(SweepDisplay):

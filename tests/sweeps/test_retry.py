@@ -24,7 +24,7 @@ from palestra.sweeps.outcomes import counts_text, state_of, value_of
 from palestra.sweeps.places import Job
 from palestra.sweeps.stored import StoredSweep
 from palestra.sweeps.sweep import Sweep
-from tests.sweeps.made_runs import begin_run, end_run, evaluation
+from tests.sweeps.made_runs import Over, begin_run, end_run, evaluation
 from tests.sweeps.test_study import BASE, SWEEP
 
 GRID = {"search": {"name": "grid"}, "space": {"gamma": {"name": "choice", "values": [0.9, 0.95, 0.99]}}}
@@ -35,17 +35,6 @@ STEPS = 100_000
 def in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweep_module, "POLL_S", 0.0)
     monkeypatch.setattr(sweep_module, "LOOK_S", 0.0)
-
-
-class Ended(Job):
-    def __init__(self, code: int) -> None:
-        self.code = code
-
-    def poll(self) -> int:
-        return self.code
-
-    def signal(self, number: int) -> None:
-        pass
 
 
 class Place:
@@ -65,10 +54,10 @@ class Place:
         if run.parent.name in self.failing:
             (run / "records.jsonl").write_text(evaluation(STEPS // 2, 0.0))
             log.write_text("No space left on device\n")
-            return Ended(1)
+            return Over(1)
         [player] = load_yaml(run / "config.yml")["players"].values()
         end_run(run, STEPS, player["algorithm"]["gamma"])
-        return Ended(0)
+        return Over(0)
 
 
 def sweep_of(path: Path, failing: Sequence[str] = (), **changes: Any) -> Sweep:

@@ -5,6 +5,7 @@ Covers palestra.kinds.games.meetings, palestra.players.past, palestra.rollouts.s
 
 import copy
 import random
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -27,12 +28,14 @@ from palestra.kinds.games.seating import Met, Seating
 from palestra.kinds.games.trainer import Trainer
 from palestra.players import FromRunConfig
 from palestra.players.past import PastPolicy, PrioritizedChoiceConfig
+from palestra.report.page import write_report
 from palestra.rollouts.fused import FusedGame
 from palestra.run.branching import tree_differences
 from palestra.run.checkpoints import CheckpointError, Checkpoints
 from palestra.run.kinds import read_config
 from palestra.storage.run_folder import RunFolder
 from palestra.training.stored_training import StoredRun
+from tests.report.parsing import Parsed
 
 Data = dict[str, Any]
 EVALUATORS: Data = {
@@ -136,6 +139,27 @@ def test_past_selves_are_found_where_no_checkpoint_is_kept(stored: Path, tmp_pat
     again.load(f"@{at}")
     again.load("latest")  # with all players
     assert list(tree_differences(again.players["exploiter"].weights(), trainer.players["exploiter"].weights())) == []
+
+
+def test_a_report_says_whom_each_player_has_met_and_how_past_selves_fare(
+    stored: Path, few_figures: None, tmp_path: Path
+) -> None:
+    page = Parsed(write_report([stored], tmp_path / "report.html"))
+    for heading in ("Who met whom", "Past selves"):
+        assert f"{heading}</h2>" in page.html
+    met = page.html.partition("Who met whom</h2>")[2].partition("Past selves</h2>")[0]
+    assert re.findall(r"<h3>(.*?)</h3>", met) == ["Player main", "Player exploiter"]
+    ended = [record["players"]["main"]["meets"] for record in records(stored) if record["kind"] == "training"]
+    for block in ("second=past", "first=past"):
+        [table] = [each for caption, each in page.tables.items() if f"main with {block}:" in caption]
+        told = {f"past @{past['opt_steps']}" for each in ended for past in each.get(block, {}).get("past_selves", ())}
+        assert {text for text, _ in table.column("past self")} <= told
+        assert len(table.rows) > 2
+    [cross] = [each for caption, each in page.tables.items() if "past selves of past among themselves" in caption]
+    assert [row[0][0] for row in cross.rows[1:]] == [text for text, _ in cross.rows[0][1:]]
+    shares = [value for row in cross.rows[1:] for _, value in row[1:]]
+    assert len(shares) == 25
+    assert all(share is not None and 0.0 <= share <= 1.0 for share in shares)
 
 
 def test_evaluators_play_against_the_past_selves_of_the_moment(stored: Path, tmp_path: Path) -> None:
