@@ -25,6 +25,7 @@ import palestra
 from benchmarks.measuring import ROOT
 from palestra.config import render
 from palestra.run.kinds import read_config
+from palestra.runtime.threads import available_cores
 from palestra.sweeps.outcomes import best_of, count_of, place_of, state_of
 from palestra.sweeps.stored import StoredSweep
 
@@ -122,7 +123,7 @@ class Search:
 
     def run(self) -> None:
         """Search, play the best run again, and store what was found. A search that was stopped goes on."""
-        task, after = self.task, max(1, round(self.task.after * self.scale))
+        task, after, cores = self.task, max(1, round(self.task.after * self.scale)), available_cores()
         stop = {"after": after * task.num_generations, "unit": task.unit}
         self.folder.mkdir(parents=True, exist_ok=True)
         base = read_config(ROOT / f"configs/{task.base}.yml", [*task.overrides, f"stop={json.dumps(stop)}"])
@@ -147,7 +148,7 @@ class Search:
             "pruning": None,
             "budget": {"trials": task.size * (1 if is_random else num_generations), "total": None, "minutes": None},
             "max_restarts": 3,
-            "place": {"name": "local", "cores": 2, "cores_per_run": base.cores(), "gpus": [], "runs_per_gpu": 1},
+            "place": {"name": "local", "cores": cores, "cores_per_run": base.cores(), "gpus": [], "runs_per_gpu": 1},
             "storage": {"name": "sqlite"},
         }
         file = self.folder / f"{self.name}.yml"
