@@ -149,9 +149,9 @@ def find_config(file: str, words: Sequence[str]) -> NamedConfig:
     shipped = {path.stem: path for path in shipped_configs()}
     path = named_file(file)
     if path is not None and path == shipped.get(file):
-        changed = followed(path, words)
-        source, overrides = (path, list(words)) if changed is None else (changed, [])
-        return NamedConfig(file, file, source, overrides, None)
+        with checking():  # the user has typed what they name
+            changed = followed(path, words)
+        return NamedConfig(file, file, changed or path, [] if changed else list(words), None)
     if path is not None:
         note = f"{path}: this file is used, not the config {file} that palestra ships" if file in shipped else None
         return NamedConfig(str(path), path.stem, path, list(words), note)

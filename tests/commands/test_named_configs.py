@@ -387,6 +387,15 @@ def test_a_loss_by_name_on_a_shipped_config_brings_what_goes_with_it(command: st
         assert (algorithm["estimator"]["name"], list(algorithm["body"])) == ("reward_to_go", ["name", "policy"])
 
 
+def test_a_shipped_config_takes_a_network_of_ones_own_by_override(in_tmp_path: Path) -> None:
+    Path("own_net.py").write_text("import torch\n\n\ndef make():\n    return torch.nn.Linear(4, 2)\n")
+    own = "net={name: 'own_net:make'}"
+    palestra("check", "dqn-cartpole", own)
+    changes = ("stop.after=1", "warmup_env_steps=64", "evaluations=[]", "best=null", "output.recorders=[]")
+    palestra("train", "dqn-cartpole", own, *changes, "--quiet", "--run", "run")
+    assert load_yaml(Path("run/config.yml"))["players"]["agent"]["algorithm"]["net"] == {"name": "own_net:make"}
+
+
 @pytest.mark.parametrize("override", ["loss=reinforce", "loss.name=reinforce"])
 def test_another_loss_in_a_file_of_ones_own_names_the_command_for_a_config_that_fits(
     override: str, in_tmp_path: Path
