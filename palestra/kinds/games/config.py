@@ -204,6 +204,10 @@ class RunConfig(EvaluatedRunConfig):
         """The names of the players that learn."""
         return [name for name, config in self.players.items() if isinstance(config, LearningPlayerConfig)]
 
+    def changing(self) -> list[str]:
+        kinds = LearningPlayerConfig | PastPlayerConfig
+        return [name for name, config in self.players.items() if isinstance(config, kinds)]
+
     def cores(self) -> int:
         """As in BaseRunConfig, with the actors' processes, which each replica has."""
         return super().cores() + self.execution.num_threads * self.execution.actor_processes * self.num_replicas
@@ -250,8 +254,7 @@ class RunConfig(EvaluatedRunConfig):
                 return True
         if key == "num_worlds":
             return all(self.worlds_of(name) == branched.worlds_of(name) for name in self.learners() if name in learning)
-        past = [name for name, each in branched.players.items() if isinstance(each, PastPlayerConfig)]
-        others = [name for name in branched.players if name not in (*learning, *past)]
+        others = [name for name in branched.players if name not in branched.changing()]
         return any(f"{key}.".startswith((f"players.{name}.", f"num_worlds.{name}.")) for name in others)
 
     def seat_overrides(self, origin: Mapping[str, str], freeze: Sequence[str], replace: Mapping[str, str]) -> list[str]:

@@ -536,8 +536,9 @@ def test_all_past_selves_meet_all_in_evaluations(stored: Path) -> None:
 def test_past_selves_alone_are_evaluated_at_every_interval(tmp_path: Path) -> None:
     config = league(LEARNERS["dqn"])
     pairings = [{"first": "past", "second": "random"}, {"first": "random", "second": "random"}]
-    config["evaluations"][0]["pairings"], config["best"] = pairings, None
+    config["evaluations"][0]["pairings"] = pairings
     fit(tmp_path / "run", config)
+    assert (tmp_path / "run" / "checkpoints" / "best").exists()  # `best` names the pairing of past selves alone
     found = [len(each["pairs"]) for each in records(tmp_path / "run") if each["kind"] == "evaluation"]
     assert found == [2, 1, 1, 2]  # of those that do not change, at the start and the end alone
 
