@@ -7,12 +7,13 @@ environment is built. Runs that need others, or an environment, have no sample g
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import product
 from typing import Any
 
 import torch
 
-from palestra.config import Config, admits, importing_no_others, under
+from palestra.config import Config, ConfigError, admits, importing_no_others, under
 from palestra.evaluation.evaluations import Evaluations, typical
 from palestra.evaluation.evaluator import play_games
 from palestra.games.config import GameConfig
@@ -20,6 +21,7 @@ from palestra.games.game import TensorGame
 from palestra.games.trace import PictureStyle, Scene, Storyboard, Trace
 from palestra.kinds.games.seating import past_of
 from palestra.kinds.games.stored import StoredGames
+from palestra.players.past import PastPolicy
 from palestra.recording.results import as_float, names_of_pairing, thinned
 from palestra.report.blocks import (
     Block,
@@ -130,18 +132,27 @@ def _past_selves_among_themselves(run: RunData) -> Iterator[Table]:
     stored.load("latest")
     game, (first, second) = stored.game, stored.game.roles
     assert isinstance(game, TensorGame)
-    for name, script in past.items():
-        seats = [script.for_seat(game, role) for role in game.roles]
-        shown = thinned(sorted(script.kept), MOST_IN_CROSS_TABLE)
-        rows = [[Cell(f"@{one}")] for one in shown]
-        for (number, one), other in product(enumerate(shown), shown):
-            policies = {first: seats[0].past_self(one), second: seats[1].past_self(other)}
+    for (name, one), (other_name, other) in product(*(_that_fit(past, game, role).items() for role in game.roles)):
+        shown = [thinned(sorted(each.kept), MOST_IN_CROSS_TABLE) for each in (one, other)]
+        rows = [[Cell(f"@{at}")] for at in shown[0]]
+        for (number, at), other_at in product(enumerate(shown[0]), shown[1]):
+            policies = {first: one.past_self(at), second: other.past_self(other_at)}
             wins = play_games(game, policies, NUM_CROSS_GAMES, stored.config.game.usual_rounds(), 0).wins
             share = float(wins[first].sum() / torch.stack([*wins.values()]).sum()) if wins else math.nan
             rows[number].append(heat_cell(share, 0.0, 1.0))
-        caption = f"{run.name}: past selves of {name} among themselves, the share won by the row's one as {first}; "
-        head = [f"{first} \\ {second}", *(f"@{other}" for other in shown)]
+        met = "among themselves" if name == other_name else f"against those of {other_name}"
+        caption = f"{run.name}: past selves of {name} {met}, the share won by the row's one as {first}; "
+        head = [f"{first} \\ {second}", *(f"@{at}" for at in shown[1])]
         yield Table(f"{caption}{NUM_CROSS_GAMES} games each.", head, rows, is_heat=True)
+
+
+def _that_fit(past: Mapping[str, PastPolicy], game: TensorGame, role: str) -> dict[str, PastPolicy]:
+    """Return the past selves that can sit in a role, made for it, by the name of their player."""
+    found = {}
+    for name, script in past.items():
+        with suppress(ConfigError):
+            found[name] = script.for_seat(game, role)
+    return found
 
 
 def samples_section(groups: Sequence[Group], figures: Figures) -> list[Section]:

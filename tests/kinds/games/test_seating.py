@@ -429,7 +429,7 @@ def test_past_selves_have_the_networks_that_set_model_names(tmp_path: Path) -> N
     assert kept["player"]["nets"]["q"]["1.weight"].shape == (7, 8)
 
 
-def test_past_hosts_and_agents_of_the_polyhedra_game(tmp_path: Path) -> None:
+def test_past_hosts_and_agents_of_the_polyhedra_game(few_figures: None, tmp_path: Path) -> None:
     config = copy.deepcopy(TINY)
     for own, other in (("host", "agent"), ("agent", "host")):
         pairings = [{own: own, other: other}, {own: own, other: f"past_{other}"}]
@@ -445,6 +445,11 @@ def test_past_hosts_and_agents_of_the_polyhedra_game(tmp_path: Path) -> None:
     met = {whom: told for each in training for whom, told in each["players"]["host"]["meets"].items()}
     assert set(met) == {"agent=agent", "agent=past_agent"}
     assert all(0.0 <= each["won"] <= 1.0 for each in met.values())
+    page = Parsed(write_report([tmp_path / "run"], tmp_path / "report.html"))
+    [cross] = [each for caption, each in page.tables.items() if "of past_host against those of past_agent" in caption]
+    kept = {name: [f"@{at}" for at in again.seating.past[f"past_{name}"].kept] for name in ("host", "agent")}
+    assert [row[0][0] for row in cross.rows[1:]] == kept["host"]
+    assert [text for text, _ in cross.rows[0][1:]] == kept["agent"]
 
 
 def test_the_mixture_of_past_selves_is_exploited_in_games_of_one_round(tmp_path: Path) -> None:
