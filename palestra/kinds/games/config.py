@@ -401,7 +401,7 @@ class RunConfig(EvaluatedRunConfig):
         yield from seat_errors(self, roles, "roles", self.roles)
         for player in self.players:
             if not self.seats(player, roles):
-                message = "expected a player that sits in a role, or one that does not learn and plays in a pairing"
+                message = "expected a player in a role or its own `meets`, or one in a pairing that does not learn"
                 yield ConfigErrorItem(f"players.{player}", f"{message}, got one that does neither")
         yield from player_name_errors(self.players, SCRIPTED)
         if not self.learners():

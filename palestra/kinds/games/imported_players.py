@@ -13,6 +13,7 @@ from palestra.games.config import GameConfig
 from palestra.games.game import Game
 from palestra.kinds.games.config import LearningPlayerConfig, RunConfig
 from palestra.players import FromRunConfig
+from palestra.players.past import PastPlayerConfig
 from palestra.players.player import Player
 from palestra.players.seated_models import ModelPolicy, SeatedModelConfig
 from palestra.players.torch_modules import ModulePolicy, TorchModuleConfig, read_weights
@@ -75,9 +76,11 @@ def read_player(config: FromRunConfig) -> TrainedPlayer:
     folder = RunFolder.open(find_run(config.from_run).folder)
     folder.require_rebuildable()
     stored = require_kind(read_stored_config(folder.config), RunConfig, folder.path)
-    learned = stored.players.get(config.player)
+    learned: Any = stored.players.get(config.player)
     if not isinstance(learned, LearningPlayerConfig):
-        raise RunFolderError(f"expected a player that learned in {config.from_run}, got {config.player!r}")
+        is_past = isinstance(learned, PastPlayerConfig)
+        remedy = f"; one of these past selves is player {learned.past_of!r} with a checkpoint @N" if is_past else ""
+        raise RunFolderError(f"expected a player that learned in {config.from_run}, got {config.player!r}{remedy}")
     checkpoints = Checkpoints(folder, keep_last=1, keep_every=None)
     players = find_players(checkpoints, config.checkpoint).state["players"]
     if config.player not in players:

@@ -78,8 +78,8 @@ def meeting_errors(config: Any, roles: Sequence[str]) -> Iterator[ConfigErrorIte
                 yield ConfigErrorItem(at, f"{expected}, got one of one role")
             if player.past_of not in learners:
                 known = of_this_file("a player that learns", learners)
-                message = f"{known}, got {player.past_of!r}; a new one needs players.{player.past_of}"
-                yield ConfigErrorItem(f"{at}.past_of", message)
+                new = "" if player.past_of in config.players else f"; a new one needs players.{player.past_of}"
+                yield ConfigErrorItem(f"{at}.past_of", f"{known}, got {player.past_of!r}{new}")
             if player.num_seated > player.num_kept:
                 expected = f"expected at most num_kept = {player.num_kept}"
                 yield ConfigErrorItem(f"{at}.num_seated", f"{expected}, got {player.num_seated}")

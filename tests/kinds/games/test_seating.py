@@ -33,6 +33,7 @@ from palestra.rollouts.fused import FusedGame
 from palestra.run.branching import tree_differences
 from palestra.run.checkpoints import CheckpointError, Checkpoints
 from palestra.run.kinds import read_config
+from palestra.storage.disk import RunFolderError
 from palestra.storage.run_folder import RunFolder
 from palestra.training.stored_training import StoredRun
 from tests.report.parsing import Parsed
@@ -117,6 +118,10 @@ def test_past_selves_are_found_where_no_checkpoint_is_kept(stored: Path, tmp_pat
     *_, at, _ = trainer.seating.past["past"].kept
     there = {name: load_player(run, "main", f"@{at}") for name, run in (("few", tmp_path / "few"), ("all", stored))}
     assert list(tree_differences(there["few"].weights(), there["all"].weights())) == []
+    with pytest.raises(
+        RunFolderError, match=r"got 'past'; one of these past selves is player 'main' with a checkpoint"
+    ):
+        read_player(FromRunConfig(from_run=str(stored), player="past", checkpoint="latest"))
     for each in there.values():
         assert each.game is not None
     assert list(tree_differences(there["few"].game.state_dict(), there["all"].game.state_dict())) == []  # type: ignore[union-attr]
@@ -374,6 +379,15 @@ FAULTS: dict[str, tuple[Data, str]] = {
         {"players.past.past_of": "rival"},
         "players.past.past_of: expected a player that learns of this file (main, exploiter), got 'rival'; a new one "
         "needs players.rival",
+    ),
+    "a past of past selves": (
+        {"players.past.past_of": "past"},
+        "players.past.past_of: expected a player that learns of this file (main, exploiter), got 'past'",
+    ),
+    "a learner that sits nowhere": (
+        {"players.exploiter.meets": None},
+        "players.exploiter: expected a player in a role or its own `meets`, or one in a pairing that does not learn, "
+        "got one that does neither",
     ),
     "more seated than kept": (
         {"players.past.num_seated": 3, "players.past.num_kept": 2},
