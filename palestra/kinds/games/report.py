@@ -125,14 +125,20 @@ def _past_selves_met(run: RunData, player: str, unit: str) -> Iterator[Table]:
 
 
 def _past_selves_among_themselves(run: RunData) -> Iterator[Table]:
-    """A table of games between past selves that the latest checkpoint keeps; of many, some."""
+    """Tables of games between past selves that the latest checkpoint keeps; of many, some.
+
+    They are of one player, among themselves; those that fit one role alone meet those of all players in the other one.
+    """
     stored = _opened(run)
     if not isinstance(stored, StoredGames) or not (past := past_of(stored.parts)) or len(stored.game.roles) != 2:
         return
     stored.load("latest")
     game, (first, second) = stored.game, stored.game.roles
     assert isinstance(game, TensorGame)
-    for (name, one), (other_name, other) in product(*(_that_fit(past, game, role).items() for role in game.roles)):
+    firsts, seconds = (_that_fit(past, game, role) for role in game.roles)
+    for (name, one), (other_name, other) in product(firsts.items(), seconds.items()):
+        if name != other_name and name in seconds and other_name in firsts:
+            continue  # each of them is among themselves
         shown = [thinned(sorted(each.kept), MOST_IN_CROSS_TABLE) for each in (one, other)]
         rows = [[Cell(f"@{at}")] for at in shown[0]]
         for (number, at), other_at in product(enumerate(shown[0]), shown[1]):
