@@ -163,10 +163,9 @@ class OptimalPolicy(ScriptedPolicy):
     def __init__(self, config: OptimalConfig, game: Game, role: str) -> None:
         super().__init__(config, game, role)
         self.positions = positions_of(game, config.max_positions)
-        assert isinstance(game, TensorGame)
         self.best = self.positions.best()
         # roll-outs play on in what the game has cut off, where positions come that were not enumerated
-        self.is_cut_off = bool(game.deciding(self.positions.state)[self.positions.mover == OVER].any())
+        self.is_cut_off = bool(game.deciding(self.positions.state)[self.positions.mover == OVER].any())  # type: ignore[attr-defined]
 
     def choose(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor) -> Tensor:
         return random_choice(keys, self.probabilities(view, legal) > 0)

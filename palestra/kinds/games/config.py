@@ -205,8 +205,7 @@ class RunConfig(EvaluatedRunConfig):
         return [name for name, config in self.players.items() if isinstance(config, LearningPlayerConfig)]
 
     def changing(self) -> list[str]:
-        kinds = LearningPlayerConfig | PastPlayerConfig
-        return [name for name, config in self.players.items() if isinstance(config, kinds)]
+        return [name for name, own in self.players.items() if isinstance(own, LearningPlayerConfig | PastPlayerConfig)]
 
     def cores(self) -> int:
         """As in BaseRunConfig, with the actors' processes, which each replica has."""

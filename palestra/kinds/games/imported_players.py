@@ -13,7 +13,6 @@ from palestra.games.config import GameConfig
 from palestra.games.game import Game
 from palestra.kinds.games.config import LearningPlayerConfig, RunConfig
 from palestra.players import FromRunConfig
-from palestra.players.past import PastPlayerConfig
 from palestra.players.player import Player
 from palestra.players.seated_models import ModelPolicy, SeatedModelConfig
 from palestra.players.torch_modules import ModulePolicy, TorchModuleConfig, read_weights
@@ -78,8 +77,7 @@ def read_player(config: FromRunConfig) -> TrainedPlayer:
     stored = require_kind(read_stored_config(folder.config), RunConfig, folder.path)
     learned: Any = stored.players.get(config.player)
     if not isinstance(learned, LearningPlayerConfig):
-        is_past = isinstance(learned, PastPlayerConfig)
-        remedy = f"; one of these past selves is player {learned.past_of!r} with a checkpoint @N" if is_past else ""
+        remedy = f"; a past self is {learned.past_of!r} with checkpoint @N" if hasattr(learned, "past_of") else ""
         raise RunFolderError(f"expected a player that learned in {config.from_run}, got {config.player!r}{remedy}")
     checkpoints = Checkpoints(folder, keep_last=1, keep_every=None)
     players = find_players(checkpoints, config.checkpoint).state["players"]

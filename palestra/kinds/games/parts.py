@@ -173,13 +173,11 @@ def _build_past_player(
     assert isinstance(game, TensorGame)
     learner, roles = players[config.past_of], tuple(run.seats(name, game.roles))
     kept: dict[int, Mapping[str, Any]] = {}
-    scripts = {}
-    for role in roles:
-        try:
-            scripts[role] = PastPolicy(config, game, role, partial(_fit_player, learner), kept)
-        except ConfigError as error:
-            expected = f"expected a player that can play as {role!r}, got {config.past_of!r}"
-            raise ConfigError.at(f"players.{name}.past_of", f"{expected}; {error.errors[0].message}") from error
+    try:
+        scripts = {role: PastPolicy(config, game, role, partial(_fit_player, learner), kept) for role in roles}
+    except ConfigError as error:
+        expected = f"expected a player that can play as {' and '.join(roles)}, got {config.past_of!r}"
+        raise ConfigError.at(f"players.{name}.past_of", f"{expected}; {error.errors[0].message}") from error
     spaces, actions = game.spaces[roles[0]], game.action_spaces[roles[0]]
     player = Player(name, roles, spaces, actions, game.device, run.seed, learner.compile, learner.by_hand, game=game)
     player.script, player.scripts = scripts[roles[0]], dict(scripts)

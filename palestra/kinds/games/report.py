@@ -7,13 +7,12 @@ environment is built. Runs that need others, or an environment, have no sample g
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from itertools import product
 from typing import Any
 
 import torch
 
-from palestra.config import Config, ConfigError, admits, importing_no_others, under
+from palestra.config import Config, admits, importing_no_others, under
 from palestra.evaluation.evaluations import Evaluations, typical
 from palestra.evaluation.evaluator import play_games
 from palestra.games.config import GameConfig
@@ -21,7 +20,6 @@ from palestra.games.game import TensorGame
 from palestra.games.trace import PictureStyle, Scene, Storyboard, Trace
 from palestra.kinds.games.seating import past_of
 from palestra.kinds.games.stored import StoredGames
-from palestra.players.past import PastPolicy
 from palestra.recording.results import as_float, names_of_pairing, thinned
 from palestra.report.blocks import (
     Block,
@@ -127,7 +125,7 @@ def _past_selves_met(run: RunData, player: str, unit: str) -> Iterator[Table]:
 def _past_selves_among_themselves(run: RunData) -> Iterator[Table]:
     """Tables of games between past selves that the latest checkpoint keeps; of many, some.
 
-    They are of one player, among themselves; those that fit one role alone meet those of all players in the other one.
+    They are of one player, among themselves; those of one that sits in one role alone meet those in the other role.
     """
     stored = _opened(run)
     if not isinstance(stored, StoredGames) or not (past := past_of(stored.parts)) or len(stored.game.roles) != 2:
@@ -135,30 +133,22 @@ def _past_selves_among_themselves(run: RunData) -> Iterator[Table]:
     stored.load("latest")
     game, (first, second) = stored.game, stored.game.roles
     assert isinstance(game, TensorGame)
-    firsts, seconds = (_that_fit(past, game, role) for role in game.roles)
-    for (name, one), (other_name, other) in product(firsts.items(), seconds.items()):
-        if name != other_name and name in seconds and other_name in firsts:
-            continue  # each of them is among themselves
-        shown = [thinned(sorted(each.kept), MOST_IN_CROSS_TABLE) for each in (one, other)]
-        rows = [[Cell(f"@{at}")] for at in shown[0]]
-        for (number, at), other_at in product(enumerate(shown[0]), shown[1]):
-            policies = {first: one.past_self(at), second: other.past_self(other_at)}
+    roles = {name: stored.players[each.config.past_of].roles for name, each in past.items()}
+    firsts, seconds = ([name for name in past if role in roles[name]] for role in game.roles)
+    pairs = [each for each in product(firsts, seconds) if len({*each}) == 1 or not {*each} <= {*firsts} & {*seconds}]
+    for name, other in pairs:
+        seats = {first: past[name].for_seat(game, first), second: past[other].for_seat(game, second)}
+        row, column = (thinned(sorted(each.kept), MOST_IN_CROSS_TABLE) for each in seats.values())
+        rows = [[Cell(f"@{at}")] for at in row]
+        for (number, at), met in product(enumerate(row), column):
+            policies = {first: seats[first].past_self(at), second: seats[second].past_self(met)}
             wins = play_games(game, policies, NUM_CROSS_GAMES, stored.config.game.usual_rounds(), 0).wins
             share = float(wins[first].sum() / torch.stack([*wins.values()]).sum()) if wins else math.nan
             rows[number].append(heat_cell(share, 0.0, 1.0))
-        met = "among themselves" if name == other_name else f"against those of {other_name}"
-        caption = f"{run.name}: past selves of {name} {met}, the share won by the row's one as {first}; "
-        head = [f"{first} \\ {second}", *(f"@{at}" for at in shown[1])]
+        whom = "among themselves" if name == other else f"against those of {other}"
+        caption = f"{run.name}: past selves of {name} {whom}, the share won by the row's one as {first}; "
+        head = [f"{first} \\ {second}", *(f"@{at}" for at in column)]
         yield Table(f"{caption}{NUM_CROSS_GAMES} games each.", head, rows, is_heat=True)
-
-
-def _that_fit(past: Mapping[str, PastPolicy], game: TensorGame, role: str) -> dict[str, PastPolicy]:
-    """Return the past selves that can sit in a role, made for it, by the name of their player."""
-    found = {}
-    for name, script in past.items():
-        with suppress(ConfigError):
-            found[name] = script.for_seat(game, role)
-    return found
 
 
 def samples_section(groups: Sequence[Group], figures: Figures) -> list[Section]:

@@ -118,9 +118,7 @@ def test_past_selves_are_found_where_no_checkpoint_is_kept(stored: Path, tmp_pat
     *_, at, _ = trainer.seating.past["past"].kept
     there = {name: load_player(run, "main", f"@{at}") for name, run in (("few", tmp_path / "few"), ("all", stored))}
     assert list(tree_differences(there["few"].weights(), there["all"].weights())) == []
-    with pytest.raises(
-        RunFolderError, match=r"got 'past'; one of these past selves is player 'main' with a checkpoint"
-    ):
+    with pytest.raises(RunFolderError, match=r"got 'past'; a past self is 'main' with checkpoint @N"):
         read_player(FromRunConfig(from_run=str(stored), player="past", checkpoint="latest"))
     for each in there.values():
         assert each.game is not None
