@@ -400,8 +400,8 @@ class RunConfig(EvaluatedRunConfig):
         yield from seat_errors(self, roles, "roles", self.roles)
         for player in self.players:
             if not self.seats(player, roles):
-                message = "expected a player in a role or its own `meets`, or one in a pairing that does not learn"
-                yield ConfigErrorItem(f"players.{player}", f"{message}, got one that does neither")
+                message = "expected a player that sits in a role, in its own `meets`, or without learning in a pairing"
+                yield ConfigErrorItem(f"players.{player}", f"{message}, got one that does none of it")
         yield from player_name_errors(self.players, SCRIPTED)
         if not self.learners():
             yield ConfigErrorItem("players", "expected at least one player with an algorithm, got none")

@@ -384,8 +384,8 @@ FAULTS: dict[str, tuple[Data, str]] = {
     ),
     "a learner that sits nowhere": (
         {"players.exploiter.meets": None},
-        "players.exploiter: expected a player in a role or its own `meets`, or one in a pairing that does not learn, "
-        "got one that does neither",
+        "players.exploiter: expected a player that sits in a role, in its own `meets`, or without learning in a "
+        "pairing, got one that does none of it",
     ),
     "more seated than kept": (
         {"players.past.num_seated": 3, "players.past.num_kept": 2},
