@@ -107,7 +107,7 @@ def _meets_errors(
         yield from seat_errors(config, roles, place := f"{at}.{number}.pairing", each.pairing)
         if learner not in (sitters := each.pairing.values()):
             yield ConfigErrorItem(place, f"expected {learner!r} in one of its roles, got {', '.join(sitters)}")
-    named = Counter(block_name(learner, each.pairing) for each in meets)
+    named = Counter(block_name(learner, dict(sorted(each.pairing.items()))) for each in meets)
     for twice in [name for name, count in named.items() if count > 1]:
         yield ConfigErrorItem(at, f"expected each pairing once, with the whole of its share, got {twice} twice")
     total, sizes = sum(each.share for each in meets), [each.share * num for each in meets]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from combinations import GAMES
 from conftest import TINY
 from leagues import LEARNERS, NIM, league
 from resuming import Killed, assert_same_bits, at_call, fit, kill, records, stopping_at
@@ -414,6 +415,17 @@ def test_what_does_not_fit_is_refused_in_a_line(fault: str) -> None:
     with pytest.raises(ConfigError) as raised:
         make_trainer(config)
     assert told in str(raised.value).splitlines()
+
+
+def test_a_pairing_is_the_same_in_another_order_of_its_roles() -> None:
+    config = league(LEARNERS["dqn"]) | {"game": GAMES["harvest"]["discrete"]}
+    pairing = {"farmer_0": "main", "farmer_1": "exploiter", "farmer_2": "past"}
+    meets = [{"share": 0.5, "pairing": each} for each in (pairing, dict(reversed(pairing.items())))]
+    config["players"]["main"]["meets"] = meets
+    with pytest.raises(
+        ConfigError, match=r"meets: expected each pairing once, .*, got farmer_1=exploiter,farmer_2=past"
+    ):
+        read_config(config)
 
 
 def test_check_says_who_meets_whom() -> None:
