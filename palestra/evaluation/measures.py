@@ -150,7 +150,7 @@ def measure_errors(
     """Find the errors in what a config wants measured.
 
     roles: of the game. of_games: what the game of each evaluation adds to its record, by the evaluation's name.
-    learners: the players that learn.
+    learners: the players that learn, and their past selves.
     """
     by_name = {evaluation.name: evaluation for evaluation in evaluations}
     if keys.evaluation not in by_name:

@@ -14,7 +14,7 @@ from palestra.config import Config, ConfigError, PositiveInt
 from palestra.games.config import GameConfig
 from palestra.games.game import Game, IllegalMove, TensorGame
 from palestra.games.policy import Decision, Memory, Observes, Policy
-from palestra.games.positions import positions_of
+from palestra.games.positions import OVER, positions_of
 from palestra.games.spaces import ActionSpace, Box, Discrete, MultiDiscrete
 from palestra.randomness import random_choice, random_floats
 
@@ -153,7 +153,8 @@ class OptimalConfig(ScriptedPlayerConfig):
 class OptimalPolicy(ScriptedPolicy):
     """Plays optimally against optimal play, by all positions of the game. Of the best actions it draws any.
 
-    Raises ConfigError for a game that cannot be enumerated (palestra.games.positions).
+    In a game that was cut off it draws any legal action. Raises ConfigError for a game that cannot be enumerated
+    (palestra.games.positions).
     """
 
     Config = OptimalConfig
@@ -163,12 +164,15 @@ class OptimalPolicy(ScriptedPolicy):
         super().__init__(config, game, role)
         self.positions = positions_of(game, config.max_positions)
         self.best = self.positions.best()
+        # roll-outs play on in what the game has cut off, where positions come that were not enumerated
+        self.is_cut_off = bool(game.deciding(self.positions.state)[self.positions.mover == OVER].any())  # type: ignore[attr-defined]
 
     def choose(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor) -> Tensor:
         return random_choice(keys, self.probabilities(view, legal) > 0)
 
     def probabilities(self, view: Mapping[str, Tensor], legal: Tensor) -> Tensor:
         numbers = self.positions.find(dict(view))
-        if bool((numbers < 0).any()):
+        if not self.is_cut_off and bool((numbers < 0).any()):
             raise IllegalMove("expected positions that the game reaches from its starts for 'optimal', got another one")
-        return uniform(self.best[numbers, : legal.shape[1]] & legal)
+        best = self.best[numbers, : legal.shape[1]] & legal & (numbers >= 0).unsqueeze(1)
+        return uniform(torch.where(best.any(dim=1, keepdim=True), best, legal))

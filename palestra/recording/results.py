@@ -312,6 +312,11 @@ def score_text(value: object, sign: Literal["-", "+"] = "-") -> str:
     return f"{number:{sign}.3f}".replace("0.", ".", 1) if abs(number) < 0.9995 else f"{number:{sign}.3f}"
 
 
+def rating_interval_text(rating: Estimate) -> str:
+    """Return the interval of a rating, as "-12 to +30"; "" if it has none."""
+    return "" if math.isnan(rating.low) else f"{rating.low:+.0f} to {rating.high:+.0f}"
+
+
 def interval_text(score: Estimate) -> str:
     """Return the interval of a score, as "[.250, .264]"; "" if it has none."""
     return "" if math.isnan(score.half) else f"[{score_text(score.low)}, {score_text(score.high)}]"

@@ -12,9 +12,9 @@ from palestra.recording.results import (
     Seat,
     as_float,
     counted_by,
-    interval_text,
     names_of_pairing,
     num_text,
+    rating_interval_text,
     ratings_of,
     score_text,
 )
@@ -212,7 +212,7 @@ def _ratings(group: Group, name: str) -> Table | None:
     scores = {seat: mean_score(ratings) for seat, ratings in found.items()}
     roles = list(dict.fromkeys(role for role, _ in scores))
     rows = [
-        [Cell(player), Cell(role), Cell(f"{each.value:+.0f}", each.value, interval_text(each))]
+        [Cell(player), Cell(role), Cell(f"{each.value:+.0f}", each.value, rating_interval_text(each))]
         for (role, player), each in sorted(scores.items(), key=lambda item: (roles.index(item[0][0]), -item[1].value))
     ]
     caption = "Ratings on the scale of Elo, the mean of all being 0: 400 points are odds of ten to one."

@@ -200,6 +200,10 @@ class BaseRunConfig(Config):
         """Return the names of the players that learn."""
         return []
 
+    def changing(self) -> list[str]:
+        """Return the names of the players that training changes: those that learn, and their past selves."""
+        return self.learners()
+
     def pairing(self) -> Mapping[str, str] | None:
         """Return who sits where, as role -> player; None if no others can be asked to."""
         return None
@@ -293,7 +297,7 @@ class BaseRunConfig(Config):
     def measure_errors(self, keys: MeasureKeys) -> list[ConfigErrorItem]:
         """Find the errors in what is to be measured, with paths relative to it."""
         of_games = self.measures_of_games()
-        return measure_errors(keys, self.measured(), self.measured_roles(), of_games, self.learners())
+        return measure_errors(keys, self.measured(), self.measured_roles(), of_games, self.changing())
 
 
 def algorithms_of(data: Mapping[str, Any]) -> list[str]:

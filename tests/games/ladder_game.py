@@ -19,7 +19,7 @@ def pay(place: int, step: int) -> float:
 class LadderGame(TensorGame):
     """Two roles climb one ladder in turn, by 1 step or more, from one of three places; the last step ends the game.
 
-    State: place int64 (B,), mover int64 (B,). fault: what is wrong with it.
+    State: place int64 (B,), mover int64 (B,). fault: what is wrong with it, or "cut off", where it is from place 4 on.
     """
 
     roles = ("up", "down")
@@ -63,4 +63,5 @@ class LadderGame(TensorGame):
         after = place + step if self.fault != "recurs" else place + 0 * step
         over = after >= TOP
         # another order of the entries than that of the starts
-        return {"mover": 1 - mover, "place": after}, rewards, over.unsqueeze(1).expand(-1, 2), torch.zeros_like(over)
+        truncated = (after >= 4) & ~over & (self.fault == "cut off")
+        return {"mover": 1 - mover, "place": after}, rewards, over.unsqueeze(1).expand(-1, 2), truncated

@@ -204,6 +204,9 @@ class RunConfig(EvaluatedRunConfig):
         """The names of the players that learn."""
         return [name for name, config in self.players.items() if isinstance(config, LearningPlayerConfig)]
 
+    def changing(self) -> list[str]:
+        return [name for name, own in self.players.items() if isinstance(own, LearningPlayerConfig | PastPlayerConfig)]
+
     def cores(self) -> int:
         """As in BaseRunConfig, with the actors' processes, which each replica has."""
         return super().cores() + self.execution.num_threads * self.execution.actor_processes * self.num_replicas
@@ -250,8 +253,7 @@ class RunConfig(EvaluatedRunConfig):
                 return True
         if key == "num_worlds":
             return all(self.worlds_of(name) == branched.worlds_of(name) for name in self.learners() if name in learning)
-        past = [name for name, each in branched.players.items() if isinstance(each, PastPlayerConfig)]
-        others = [name for name in branched.players if name not in (*learning, *past)]
+        others = [name for name in branched.players if name not in branched.changing()]
         return any(f"{key}.".startswith((f"players.{name}.", f"num_worlds.{name}.")) for name in others)
 
     def seat_overrides(self, origin: Mapping[str, str], freeze: Sequence[str], replace: Mapping[str, str]) -> list[str]:
@@ -398,8 +400,8 @@ class RunConfig(EvaluatedRunConfig):
         yield from seat_errors(self, roles, "roles", self.roles)
         for player in self.players:
             if not self.seats(player, roles):
-                message = "expected a player that sits in a role, or one that does not learn and plays in a pairing"
-                yield ConfigErrorItem(f"players.{player}", f"{message}, got one that does neither")
+                message = "expected a player that sits in a role, in its own `meets`, or without learning in a pairing"
+                yield ConfigErrorItem(f"players.{player}", f"{message}, got one that does none of it")
         yield from player_name_errors(self.players, SCRIPTED)
         if not self.learners():
             yield ConfigErrorItem("players", "expected at least one player with an algorithm, got none")

@@ -75,9 +75,10 @@ def read_player(config: FromRunConfig) -> TrainedPlayer:
     folder = RunFolder.open(find_run(config.from_run).folder)
     folder.require_rebuildable()
     stored = require_kind(read_stored_config(folder.config), RunConfig, folder.path)
-    learned = stored.players.get(config.player)
+    learned: Any = stored.players.get(config.player)
     if not isinstance(learned, LearningPlayerConfig):
-        raise RunFolderError(f"expected a player that learned in {config.from_run}, got {config.player!r}")
+        remedy = f"; a past self is {learned.past_of!r} with checkpoint @N" if hasattr(learned, "past_of") else ""
+        raise RunFolderError(f"expected a player that learned in {config.from_run}, got {config.player!r}{remedy}")
     checkpoints = Checkpoints(folder, keep_last=1, keep_every=None)
     players = find_players(checkpoints, config.checkpoint).state["players"]
     if config.player not in players:

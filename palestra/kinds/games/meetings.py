@@ -78,8 +78,8 @@ def meeting_errors(config: Any, roles: Sequence[str]) -> Iterator[ConfigErrorIte
                 yield ConfigErrorItem(at, f"{expected}, got one of one role")
             if player.past_of not in learners:
                 known = of_this_file("a player that learns", learners)
-                message = f"{known}, got {player.past_of!r}; a new one needs players.{player.past_of}"
-                yield ConfigErrorItem(f"{at}.past_of", message)
+                new = "" if player.past_of in config.players else f"; a new one needs players.{player.past_of}"
+                yield ConfigErrorItem(f"{at}.past_of", f"{known}, got {player.past_of!r}{new}")
             if player.num_seated > player.num_kept:
                 expected = f"expected at most num_kept = {player.num_kept}"
                 yield ConfigErrorItem(f"{at}.num_seated", f"{expected}, got {player.num_seated}")
@@ -107,7 +107,7 @@ def _meets_errors(
         yield from seat_errors(config, roles, place := f"{at}.{number}.pairing", each.pairing)
         if learner not in (sitters := each.pairing.values()):
             yield ConfigErrorItem(place, f"expected {learner!r} in one of its roles, got {', '.join(sitters)}")
-    named = Counter(block_name(learner, each.pairing) for each in meets)
+    named = Counter(block_name(learner, dict(sorted(each.pairing.items()))) for each in meets)
     for twice in [name for name, count in named.items() if count > 1]:
         yield ConfigErrorItem(at, f"expected each pairing once, with the whole of its share, got {twice} twice")
     total, sizes = sum(each.share for each in meets), [each.share * num for each in meets]

@@ -176,7 +176,8 @@ def _build_past_player(
     try:
         scripts = {role: PastPolicy(config, game, role, partial(_fit_player, learner), kept) for role in roles}
     except ConfigError as error:
-        raise ConfigError.at(f"players.{name}.past_of", error.errors[0].message) from error
+        expected = f"expected a player that can play as {' and '.join(roles)}, got {config.past_of!r}"
+        raise ConfigError.at(f"players.{name}.past_of", f"{expected}; {error.errors[0].message}") from error
     spaces, actions = game.spaces[roles[0]], game.action_spaces[roles[0]]
     player = Player(name, roles, spaces, actions, game.device, run.seed, learner.compile, learner.by_hand, game=game)
     player.script, player.scripts = scripts[roles[0]], dict(scripts)

@@ -123,24 +123,31 @@ def _past_selves_met(run: RunData, player: str, unit: str) -> Iterator[Table]:
 
 
 def _past_selves_among_themselves(run: RunData) -> Iterator[Table]:
-    """A table of games between past selves that the latest checkpoint keeps; of many, some."""
+    """Tables of games between past selves that the latest checkpoint keeps; of many, some.
+
+    They are of one player, among themselves; those of one that sits in one role alone meet those in the other role.
+    """
     stored = _opened(run)
     if not isinstance(stored, StoredGames) or not (past := past_of(stored.parts)) or len(stored.game.roles) != 2:
         return
     stored.load("latest")
     game, (first, second) = stored.game, stored.game.roles
     assert isinstance(game, TensorGame)
-    for name, script in past.items():
-        seats = [script.for_seat(game, role) for role in game.roles]
-        shown = thinned(sorted(script.kept), MOST_IN_CROSS_TABLE)
-        rows = [[Cell(f"@{one}")] for one in shown]
-        for (number, one), other in product(enumerate(shown), shown):
-            policies = {first: seats[0].past_self(one), second: seats[1].past_self(other)}
+    roles = {name: stored.players[each.config.past_of].roles for name, each in past.items()}
+    firsts, seconds = ([name for name in past if role in roles[name]] for role in game.roles)
+    pairs = [each for each in product(firsts, seconds) if len({*each}) == 1 or not {*each} <= {*firsts} & {*seconds}]
+    for name, other in pairs:
+        seats = {first: past[name].for_seat(game, first), second: past[other].for_seat(game, second)}
+        row, column = (thinned(sorted(each.kept), MOST_IN_CROSS_TABLE) for each in seats.values())
+        rows = [[Cell(f"@{at}")] for at in row]
+        for (number, at), met in product(enumerate(row), column):
+            policies = {first: seats[first].past_self(at), second: seats[second].past_self(met)}
             wins = play_games(game, policies, NUM_CROSS_GAMES, stored.config.game.usual_rounds(), 0).wins
             share = float(wins[first].sum() / torch.stack([*wins.values()]).sum()) if wins else math.nan
             rows[number].append(heat_cell(share, 0.0, 1.0))
-        caption = f"{run.name}: past selves of {name} among themselves, the share won by the row's one as {first}; "
-        head = [f"{first} \\ {second}", *(f"@{other}" for other in shown)]
+        whom = "among themselves" if name == other else f"against those of {other}"
+        caption = f"{run.name}: past selves of {name} {whom}, the share won by the row's one as {first}; "
+        head = [f"{first} \\ {second}", *(f"@{at}" for at in column)]
         yield Table(f"{caption}{NUM_CROSS_GAMES} games each.", head, rows, is_heat=True)
 
 

@@ -19,6 +19,7 @@ from palestra.recording.results import (
     num_text,
     pair_label,
     printable,
+    rating_interval_text,
     score_text,
     sparkline,
     standings,
@@ -59,8 +60,7 @@ def ratings_table(ratings: Mapping[tuple[str, str], Estimate]) -> RenderableType
     for heading in ("player", "role", "rating", "95% interval"):
         table.add_column(heading, justify="left" if heading in ("player", "role") else "right", no_wrap=True)
     for (role, player), each in ratings.items():
-        interval = "" if math.isnan(each.low) else f"{each.low:+.0f} to {each.high:+.0f}"
-        table.add_row(Text(printable(player)), Text(printable(role)), f"{each.value:+.0f}", interval)
+        table.add_row(Text(printable(player)), Text(printable(role)), f"{each.value:+.0f}", rating_interval_text(each))
     return Group(Text("ratings on the scale of Elo: 400 points are odds of ten to one", style="dim"), table)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from combinations import GAMES
 from conftest import TINY
 from leagues import LEARNERS, NIM, league
 from resuming import Killed, assert_same_bits, at_call, fit, kill, records, stopping_at
@@ -33,6 +34,7 @@ from palestra.rollouts.fused import FusedGame
 from palestra.run.branching import tree_differences
 from palestra.run.checkpoints import CheckpointError, Checkpoints
 from palestra.run.kinds import read_config
+from palestra.storage.disk import RunFolderError
 from palestra.storage.run_folder import RunFolder
 from palestra.training.stored_training import StoredRun
 from tests.report.parsing import Parsed
@@ -117,6 +119,8 @@ def test_past_selves_are_found_where_no_checkpoint_is_kept(stored: Path, tmp_pat
     *_, at, _ = trainer.seating.past["past"].kept
     there = {name: load_player(run, "main", f"@{at}") for name, run in (("few", tmp_path / "few"), ("all", stored))}
     assert list(tree_differences(there["few"].weights(), there["all"].weights())) == []
+    with pytest.raises(RunFolderError, match=r"got 'past'; a past self is 'main' with checkpoint @N"):
+        read_player(FromRunConfig(from_run=str(stored), player="past", checkpoint="latest"))
     for each in there.values():
         assert each.game is not None
     assert list(tree_differences(there["few"].game.state_dict(), there["all"].game.state_dict())) == []  # type: ignore[union-attr]
@@ -375,6 +379,15 @@ FAULTS: dict[str, tuple[Data, str]] = {
         "players.past.past_of: expected a player that learns of this file (main, exploiter), got 'rival'; a new one "
         "needs players.rival",
     ),
+    "a past of past selves": (
+        {"players.past.past_of": "past"},
+        "players.past.past_of: expected a player that learns of this file (main, exploiter), got 'past'",
+    ),
+    "a learner that sits nowhere": (
+        {"players.exploiter.meets": None},
+        "players.exploiter: expected a player that sits in a role, in its own `meets`, or without learning in a "
+        "pairing, got one that does none of it",
+    ),
     "more seated than kept": (
         {"players.past.num_seated": 3, "players.past.num_kept": 2},
         "players.past.num_seated: expected at most num_kept = 2, got 3",
@@ -404,6 +417,17 @@ def test_what_does_not_fit_is_refused_in_a_line(fault: str) -> None:
     assert told in str(raised.value).splitlines()
 
 
+def test_a_pairing_is_the_same_in_another_order_of_its_roles() -> None:
+    config = league(LEARNERS["dqn"]) | {"game": GAMES["harvest"]["discrete"]}
+    pairing = {"farmer_0": "main", "farmer_1": "exploiter", "farmer_2": "past"}
+    meets = [{"share": 0.5, "pairing": each} for each in (pairing, dict(reversed(pairing.items())))]
+    config["players"]["main"]["meets"] = meets
+    with pytest.raises(
+        ConfigError, match=r"meets: expected each pairing once, .*, got farmer_1=exploiter,farmer_2=past"
+    ):
+        read_config(config)
+
+
 def test_check_says_who_meets_whom() -> None:
     config: RunConfig = read_config(league(LEARNERS["dqn"]))
     assert config.plan()[-5:] == [
@@ -429,7 +453,7 @@ def test_past_selves_have_the_networks_that_set_model_names(tmp_path: Path) -> N
     assert kept["player"]["nets"]["q"]["1.weight"].shape == (7, 8)
 
 
-def test_past_hosts_and_agents_of_the_polyhedra_game(tmp_path: Path) -> None:
+def test_past_hosts_and_agents_of_the_polyhedra_game(few_figures: None, tmp_path: Path) -> None:
     config = copy.deepcopy(TINY)
     for own, other in (("host", "agent"), ("agent", "host")):
         pairings = [{own: own, other: other}, {own: own, other: f"past_{other}"}]
@@ -445,6 +469,11 @@ def test_past_hosts_and_agents_of_the_polyhedra_game(tmp_path: Path) -> None:
     met = {whom: told for each in training for whom, told in each["players"]["host"]["meets"].items()}
     assert set(met) == {"agent=agent", "agent=past_agent"}
     assert all(0.0 <= each["won"] <= 1.0 for each in met.values())
+    page = Parsed(write_report([tmp_path / "run"], tmp_path / "report.html"))
+    [cross] = [each for caption, each in page.tables.items() if "of past_host against those of past_agent" in caption]
+    kept = {name: [f"@{at}" for at in again.seating.past[f"past_{name}"].kept] for name in ("host", "agent")}
+    assert [row[0][0] for row in cross.rows[1:]] == kept["host"]
+    assert [text for text, _ in cross.rows[0][1:]] == kept["agent"]
 
 
 def test_the_mixture_of_past_selves_is_exploited_in_games_of_one_round(tmp_path: Path) -> None:
@@ -536,8 +565,9 @@ def test_all_past_selves_meet_all_in_evaluations(stored: Path) -> None:
 def test_past_selves_alone_are_evaluated_at_every_interval(tmp_path: Path) -> None:
     config = league(LEARNERS["dqn"])
     pairings = [{"first": "past", "second": "random"}, {"first": "random", "second": "random"}]
-    config["evaluations"][0]["pairings"], config["best"] = pairings, None
+    config["evaluations"][0]["pairings"] = pairings
     fit(tmp_path / "run", config)
+    assert (tmp_path / "run" / "checkpoints" / "best").exists()  # `best` names the pairing of past selves alone
     found = [len(each["pairs"]) for each in records(tmp_path / "run") if each["kind"] == "evaluation"]
     assert found == [2, 1, 1, 2]  # of those that do not change, at the start and the end alone
 

@@ -171,6 +171,9 @@ def test_a_game_of_one_role_and_one_of_two_seats_for_the_same_player(write: Writ
     palestra("evaluate", write(game=nim, pairings=[{"first": names, "second": names[:]}], num_games=60))
     ratings = record_of(Path("runs/cup-2"))["ratings"]
     assert max(ratings["first"], key=ratings["first"].get) == "nim_optimal"
+    page = write_report([Path("runs/cup-2")], None).read_text()
+    for each in record_of(Path("runs/cup-2"))["overall_ratings"]["players"].values():
+        assert f"{each['low']:+.0f} to {each['high']:+.0f}" in page
 
 
 def test_the_report_is_about_the_games_alone(write: Write) -> None:
