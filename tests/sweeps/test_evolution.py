@@ -692,6 +692,11 @@ def of_base(**changes: Any) -> Any:
 
 NETS = [{"name": "mlp", "net_arch": [8, "b"], "activation": name} for name in ("relu", "tanh")]
 
+OPTIMIZERS = [
+    {"name": "adam", "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0},
+    {"name": "sgd", "momentum": 0.9, "weight_decay": 0.0},
+]
+
 
 @pytest.mark.parametrize(
     ("changes", "base", "message"),
@@ -705,6 +710,11 @@ NETS = [{"name": "mlp", "net_arch": [8, "b"], "activation": name} for name in ("
             {"space": {"players.host.algorithm.net": {"name": "choice", "values": NETS}}},
             {},
             "space.players.host.algorithm.net: .*, got choice, which changes players.host.algorithm.net.activation",
+        ),
+        (
+            {"space": {"players.host.algorithm.optimizer": {"name": "choice", "values": OPTIMIZERS}}},
+            {},
+            "space.players.host.algorithm.optimizer: .*, got choice, which changes .*optimizer.name",
         ),
         (
             {"space": {"stop.after": {"name": "integer", "low": 8, "high": 9, "step": 1, "log": False}}},
