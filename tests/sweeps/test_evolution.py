@@ -692,6 +692,7 @@ def of_base(**changes: Any) -> Any:
 
 NETS = [{"name": "mlp", "net_arch": [8, "b"], "activation": name} for name in ("relu", "tanh")]
 
+MIRROR = {"url": "file:///tmp/mirror", "options": {}, "attempts": 1, "first_wait_s": 0.1, "end_wait_s": 1.0}
 OPTIMIZERS = [
     {"name": "adam", "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0},
     {"name": "sgd", "momentum": 0.9, "weight_decay": 0.0},
@@ -759,6 +760,7 @@ OPTIMIZERS = [
             {"output__replay_in_checkpoints": "none"},
             "base.0: output.replay_in_checkpoints: expected all in base, .*, got none",
         ),
+        ({}, {"output__mirror": MIRROR}, "base: expected output.mirror: null, .*, got file:///tmp/mirror$"),
         ({}, {"output__replay_in_checkpoints": "resumable"}, "base.0: output.replay_in_checkpoints: .*, got resumable"),
     ],
 )
