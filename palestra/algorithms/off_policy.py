@@ -36,6 +36,7 @@ from palestra.config import (
     ConfigError,
     ConfigErrorItem,
     Discount,
+    InBranch,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
@@ -58,6 +59,7 @@ from palestra.schedules import ScheduleConfig
 AnyOffPolicyLoss = Annotated[
     QLearningConfig | BehaviourCloningConfig | AWACConfig | IQLConfig | TorchRLReplayLossConfig | UserConfig,
     ByName(user_class=OffPolicyLoss),
+    InBranch.SAME_PART,
 ]
 
 # ---- what a run must say -----------------------------------------------------------------------------
@@ -101,7 +103,7 @@ class OffPolicyConfig(AlgorithmConfig):
     """env steps of the player before its first opt step"""
     batch_size: PositiveInt
     """transitions per opt step"""
-    target: replay.TargetConfig | None
+    target: Annotated[replay.TargetConfig | None, InBranch.SAME_PART]
     """how the target networks follow; null: there are none"""
     max_grad_norm: PositiveFloat | None
     """longer gradients are scaled down to this norm; null: never"""

@@ -29,6 +29,7 @@ from palestra.config import (
     ByName,
     ConfigError,
     ConfigErrorItem,
+    InBranch,
     LibraryClass,
     NonNegativeFloat,
     PositiveFloat,
@@ -50,7 +51,9 @@ from palestra.schedules import ScheduleConfig
 TORCHRL = "torchrl"  # among the estimators of a loss: all of TorchRL's
 
 AnyOnPolicyLoss = Annotated[
-    PPOLossConfig | ReinforceConfig | TorchRLLossConfig | UserConfig, ByName(user_class=losses.OnPolicyLoss)
+    PPOLossConfig | ReinforceConfig | TorchRLLossConfig | UserConfig,
+    ByName(user_class=losses.OnPolicyLoss),
+    InBranch.SAME_PART,
 ]
 
 # ---- what a run must say -----------------------------------------------------------------------------
@@ -94,7 +97,7 @@ class OnPolicyConfig(AlgorithmConfig):
     """longer gradients are scaled down to this norm; null: never"""
     body: actor_critic.AnyBody
     """the networks of the loss's heads"""
-    centralized_critic: bool
+    centralized_critic: Annotated[bool, InBranch.FIXED]
     """true: the value also observes what the game shows critics alone (MAPPO, Yu et al. 2022); false: what the player
     observes (IPPO, de Witt et al. 2020)"""
     initialization: actor_critic.InitializationConfig
@@ -222,14 +225,13 @@ class OnPolicy(passes.LearnsInPasses):
             self.prepare(turn.collect(config.rollout_length))
             self.loss.before_turn()
         has_rows = self.player.in_each_replica("whether there are rows", self.passes.experience is not None)
-        for number in turn.times("passes", config.num_passes if any(has_rows) else 0):
+        for _ in turn.times("passes", config.num_passes if any(has_rows) else 0):
             turn.before_step()
             metrics, num_opt_steps = self.make_pass()
             turn.after_step(metrics, num_opt_steps)
-            is_last = self.loss.is_last_pass(metrics)
-            if is_last:
+            if self.loss.is_last_pass(metrics):
                 turn.last("passes")
-            if is_last or number + 1 == config.num_passes:
+            if turn.is_last("passes"):
                 self.loss.after_turn(metrics)
                 self.passes.experience = None
 

@@ -32,6 +32,7 @@ from palestra.config import (
     ConfigError,
     Discount,
     Fraction,
+    InBranch,
     NonNegativeFloat,
     PositiveFloat,
     PositiveInt,
@@ -72,7 +73,7 @@ class KLPenaltyConfig(Config):
     1.5 * target; null: it stays"""
 
 
-ObjectiveConfig = Annotated[ClipConfig | KLPenaltyConfig, ByName(usual="clip")]
+ObjectiveConfig = Annotated[ClipConfig | KLPenaltyConfig, ByName(usual="clip"), InBranch.SAME_PART]
 
 
 class PPOConfig(AlgorithmConfig):
@@ -127,7 +128,7 @@ class PPOConfig(AlgorithmConfig):
     """scale the advantages of each minibatch to mean 0 and standard deviation 1"""
     body: actor_critic.AnyBody
     """the networks of the heads policy and value"""
-    centralized_critic: bool
+    centralized_critic: Annotated[bool, InBranch.FIXED]
     """true: the value also observes what the game shows critics alone (MAPPO, Yu et al. 2022); false: what the player
     observes (IPPO, de Witt et al. 2020)"""
     initialization: actor_critic.InitializationConfig
@@ -227,6 +228,11 @@ class ProximalLoss:
         """Return whether the last pass, by its metrics, has moved the policy too far for another one."""
         return self.config.target_kl is not None and bool(metrics["approx_kl"] > self.config.target_kl)
 
+    def restore_penalty(self, coefficient: float) -> None:
+        """Set the KL coefficient to what it was, if it is adapted; else it is that of the config."""
+        if getattr(self.config.objective, "target", None) is not None:
+            self.kl_coefficient = coefficient
+
     def adapt_kl_coefficient(self, metrics: Mapping[str, Tensor]) -> None:
         """Adapt the KL coefficient by the divergence of a turn's last pass (Schulman et al. 2017, section 4)."""
         objective = self.config.objective
@@ -254,14 +260,13 @@ class PPO(ProximalLoss, passes.LearnsInPasses):
         config = self.config
         for _ in turn.once("roll_out"):
             self.prepare(turn.collect(config.rollout_length))
-        for number in turn.times("passes", config.num_passes):
+        for _ in turn.times("passes", config.num_passes):
             turn.before_step()
             metrics = self.make_pass()
             turn.after_step(metrics, config.num_minibatches)
-            is_last = self.is_last_pass(metrics)
-            if is_last:
+            if self.is_last_pass(metrics):
                 turn.last("passes")
-            if is_last or number + 1 == config.num_passes:
+            if turn.is_last("passes"):
                 self.adapt_kl_coefficient(metrics)
                 self.passes.experience = None
 
@@ -361,4 +366,4 @@ class PPO(ProximalLoss, passes.LearnsInPasses):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.passes.load_state_dict(state["passes"])
-        self.kl_coefficient = state["kl_coefficient"]
+        self.restore_penalty(state["kl_coefficient"])

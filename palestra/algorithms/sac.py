@@ -30,6 +30,7 @@ from palestra.config import (
     ConfigErrorItem,
     Discount,
     Fraction,
+    InBranch,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
@@ -128,7 +129,7 @@ class SACConfig(AlgorithmConfig):
     """soft actor-critic: returns and entropy, off-policy"""
     gamma: Discount
     """discount per decision of the player"""
-    num_critics: PositiveInt
+    num_critics: Annotated[PositiveInt, InBranch.FIXED]
     """critics, of which the smallest value counts"""
     transitions: AnyTransitionsConfig
     """what of a roll-out becomes a row of the replay buffer"""
@@ -142,7 +143,7 @@ class SACConfig(AlgorithmConfig):
     """transitions per opt step"""
     target: replay.TargetConfig
     """how the target critics follow"""
-    entropy_coefficient: Annotated[FixedConfig | AutomaticConfig, ByName()]
+    entropy_coefficient: Annotated[FixedConfig | AutomaticConfig, ByName(), InBranch.SAME_PART]
     """weight of the policy's entropy (the temperature alpha): fixed or learned"""
     log_std: action_heads.LogStdConfig | None
     """bounds of the logarithms of standard deviations, of actions of a Box; null for discrete actions"""
@@ -430,4 +431,5 @@ class SAC(replay.LearnsByReplay, PlaysByPolicy):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self.log_alpha.detach().copy_(state["log_entropy_coefficient"])
+        if isinstance(self.config.entropy_coefficient, AutomaticConfig):  # a branch may have another fixed one
+            self.log_alpha.detach().copy_(state["log_entropy_coefficient"])

@@ -28,6 +28,7 @@ from palestra.config import (
     ConfigError,
     ConfigErrorItem,
     Discount,
+    InBranch,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
@@ -92,7 +93,7 @@ class TD3Config(AlgorithmConfig):
     """twin delayed deep deterministic policy gradient, off-policy, for actions of a Box"""
     gamma: Discount
     """discount per decision of the player"""
-    num_critics: PositiveInt
+    num_critics: Annotated[PositiveInt, InBranch.FIXED]
     """critics, of which the smallest value counts"""
     transitions: AnyTransitionsConfig
     """what of a roll-out becomes a row of the replay buffer"""

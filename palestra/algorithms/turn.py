@@ -96,10 +96,19 @@ class Turn(ABC):
 
     def last(self, what: str) -> None:
         """Make the present item the last one of its loop; use it in place of `break`."""
+        progress = self._progress(what)
+        progress["of"] = progress["done"] + 1
+
+    def is_last(self, what: str) -> bool:
+        """Return whether the present item is the last one of its loop, by the number with which this began."""
+        progress = self._progress(what)
+        return progress["of"] == progress["done"] + 1
+
+    def _progress(self, what: str) -> dict[str, int]:
+        """Return how far an open loop has come."""
         if what not in self._open:
             raise RuntimeError(f"expected the name of an open loop ({', '.join(self._open)}), got {what!r}")
-        progress = self.player.turn_progress["/".join(self._open[: self._open.index(what) + 1])]
-        progress["of"] = progress["done"] + 1
+        return self.player.turn_progress["/".join(self._open[: self._open.index(what) + 1])]
 
     def run(self) -> None:
         """Give the player the turn, or the rest of one that was stopped."""

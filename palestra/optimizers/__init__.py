@@ -8,11 +8,13 @@ rate from its schedule before every opt step. By hand they work as torch's do: `
 
 from typing import Annotated
 
-from palestra.config import ByName, UserConfig
+from palestra.config import ByName, InBranch, UserConfig
 from palestra.optimizers.optimizer import Optimizer, clip, learning_rate_factors
 from palestra.optimizers.ours import AdamConfig, SGDConfig
 from palestra.optimizers.torch_optim import TorchOptimizerConfig
 
 OptimizerConfig = Annotated[
-    AdamConfig | SGDConfig | TorchOptimizerConfig | UserConfig, ByName(user_class=Optimizer, usual="adam")
+    AdamConfig | SGDConfig | TorchOptimizerConfig | UserConfig,
+    ByName(user_class=Optimizer, usual="adam"),
+    InBranch.SAME_PART,
 ]

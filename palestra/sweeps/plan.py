@@ -216,7 +216,8 @@ class Plan:
                         found.setdefault((key, item.message), []).append(point)
         errors = []
         for (key, message), points in found.items():
-            errors.append(ConfigErrorItem(key, f"{message} (at {_in_common(points, names)})"))
+            at = _in_common(points, names)
+            errors.append(ConfigErrorItem(key, f"{message} (at {at})" if at else message))
         if total is not None and total.after < least < math.inf:
             message = f"expected at least {least:g}, the {label(total.unit)} of one trial, got {total.after:g}"
             errors.append(ConfigErrorItem("budget.total.after", message))
@@ -299,6 +300,9 @@ def _errors_of_parts(config: SweepConfig, base: BaseRunConfig) -> list[ConfigErr
         got = "none" if evaluation.interval is None else "minutes"
         message = f"expected evaluation {evaluation.name!r} with an interval in steps, by which it decides, got {got}"
         errors.append(ConfigErrorItem("pruning", message))
+    if (mirror := base.output.mirror) is not None:
+        message = f"expected output.mirror: null, for all trials would have one folder there, got {mirror.url}"
+        errors.append(ConfigErrorItem("base", message))
     if isinstance(config.place, LocalConfig) and (cores := config.place.cores_per_run) < (threads := base.cores()):
         message = f"expected at least {threads} (execution.num_threads in each process), got {cores}"
         errors.append(ConfigErrorItem("place.cores_per_run", message))

@@ -507,6 +507,17 @@ def test_metrics_have_their_names_and_add_up() -> None:
     assert float(metrics["entropy_coefficient"]) == pytest.approx(0.5)  # the one that the losses were made with
 
 
+def test_a_fixed_coefficient_is_that_of_the_config_and_a_learned_one_that_of_the_state() -> None:
+    fixed: Any = [{"entropy_coefficient": {"name": "fixed", "value": value}} for value in (0.3, 0.1)]
+    for before, after, expected in [
+        (*fixed, 0.1),
+        ({}, {"entropy_coefficient": automatic({"name": "number", "value": -1.0}, 9.0)}, 0.5),
+    ]:
+        branch = make_sac(**after)
+        branch.load_state_dict(make_sac(**before).state_dict())
+        assert branch.log_alpha.exp().item() == pytest.approx(expected)
+
+
 @pytest.mark.parametrize(("target", "grows"), [(50.0, True), (-50.0, False)])
 def test_the_coefficient_grows_where_the_entropy_is_below_its_target(target: float, grows: bool) -> None:
     sac = make_sac(entropy_coefficient=automatic({"name": "number", "value": target}))

@@ -20,6 +20,8 @@ from palestra.nets import NetConfig
 from palestra.players.player import Metrics, Player
 from palestra.run.branching import Change, differences, extend, is_fixed
 from palestra.run.checkpoints import Checkpoints
+from palestra.run.kinds import read_config
+from palestra.run.shipped import shipped_configs
 from palestra.storage.disk import Folder, RunFolderError
 from palestra.storage.records_file import read_records
 from palestra.storage.run_folder import RunFolder
@@ -189,6 +191,10 @@ def test_a_branch_killed_before_its_first_checkpoint_begins_at_its_origin_again(
         ("players.host.algorithm.dueling=true", "players.host.algorithm.dueling"),
         ("players.host.algorithm.transitions={name: n_step, steps: 2}", "players.host.algorithm.transitions"),
         ("players.host.algorithm.replay_buffer.capacity=99", "players.host.algorithm.replay_buffer.capacity"),
+        (
+            "players.host.algorithm.optimizer={name: sgd, momentum: 0.9, weight_decay: 0.0}",
+            "players.host.algorithm.opt",
+        ),
     ],
 )
 def test_a_branch_cannot_change_what_its_state_is_made_of(run: Path, override: str, key: str, tmp_path: Path) -> None:
@@ -225,6 +231,21 @@ def test_fields_of_an_algorithm_of_ones_own_say_what_a_branch_may_change(make_co
     config = check(data, RunConfig)
     fixed = [key for key in ("name", "left.net_arch", "num_heads", "patience") if is_fixed(f"{HOST}.{key}", config)]
     assert fixed == ["name", "left.net_arch", "num_heads"]
+
+
+@pytest.mark.parametrize(
+    ("file", "keys"),
+    [
+        ("ppo-cartpole", ["optimizer.name", "objective.name", "centralized_critic"]),
+        ("sac-pendulum", ["num_critics", "entropy_coefficient.name", "policy_optimizer.name"]),
+        ("td3-pendulum", ["num_critics"]),
+        ("iql-pendulum", ["loss.num_critics", "loss.name", "target", "box_actions.name"]),
+    ],
+)
+def test_what_an_algorithm_stores_may_not_change_in_a_branch(file: str, keys: list[str]) -> None:
+    config = read_config(next(path for path in shipped_configs() if path.stem == file))
+    free = ["optimizer.beta1", "objective.epsilon.value", "entropy_coefficient.value", "loss.expectile", "target.tau"]
+    assert [key for key in [*keys, *free] if is_fixed(f"players.agent.algorithm.{key}", config)] == keys
 
 
 def test_a_branch_off_a_run_is_told_its_checkpoints(run: Path, tmp_path: Path) -> None:

@@ -692,6 +692,12 @@ def of_base(**changes: Any) -> Any:
 
 NETS = [{"name": "mlp", "net_arch": [8, "b"], "activation": name} for name in ("relu", "tanh")]
 
+MIRROR = {"url": "file:///tmp/mirror", "options": {}, "attempts": 1, "first_wait_s": 0.1, "end_wait_s": 1.0}
+OPTIMIZERS = [
+    {"name": "adam", "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0},
+    {"name": "sgd", "momentum": 0.9, "weight_decay": 0.0},
+]
+
 
 @pytest.mark.parametrize(
     ("changes", "base", "message"),
@@ -705,6 +711,11 @@ NETS = [{"name": "mlp", "net_arch": [8, "b"], "activation": name} for name in ("
             {"space": {"players.host.algorithm.net": {"name": "choice", "values": NETS}}},
             {},
             "space.players.host.algorithm.net: .*, got choice, which changes players.host.algorithm.net.activation",
+        ),
+        (
+            {"space": {"players.host.algorithm.optimizer": {"name": "choice", "values": OPTIMIZERS}}},
+            {},
+            "space.players.host.algorithm.optimizer: .*, got choice, which changes .*optimizer.name",
         ),
         (
             {"space": {"stop.after": {"name": "integer", "low": 8, "high": 9, "step": 1, "log": False}}},
@@ -749,6 +760,7 @@ NETS = [{"name": "mlp", "net_arch": [8, "b"], "activation": name} for name in ("
             {"output__replay_in_checkpoints": "none"},
             "base.0: output.replay_in_checkpoints: expected all in base, .*, got none",
         ),
+        ({}, {"output__mirror": MIRROR}, "base: expected output.mirror: null, .*, got file:///tmp/mirror$"),
         ({}, {"output__replay_in_checkpoints": "resumable"}, "base.0: output.replay_in_checkpoints: .*, got resumable"),
     ],
 )

@@ -3,7 +3,7 @@
 It learns from recorded play, and from play of its own. Left out on purpose: weights that are normalized over the batch.
 """
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from palestra.algorithms.losses.loss import AnyHead, LossConfig, TakenValue
 from palestra.algorithms.losses.off_policy_loss import OF_LIKELIHOODS, OffPolicyLoss, ReplayBatch
 from palestra.algorithms.parts.actor_critic import POLICY
-from palestra.config import PositiveFloat, PositiveInt
+from palestra.config import InBranch, PositiveFloat, PositiveInt
 
 
 class AWAC(OffPolicyLoss):
@@ -60,7 +60,7 @@ class AWACConfig(LossConfig):
 
     name: Literal["awac"]
     """advantage-weighted actor-critic (Nair et al. 2020)"""
-    num_critics: PositiveInt
+    num_critics: Annotated[PositiveInt, InBranch.FIXED]
     """critics, of which the smallest value counts"""
     temperature: PositiveFloat
     """divides advantages; the smaller it is, the more the policy prefers the best of the actions taken"""

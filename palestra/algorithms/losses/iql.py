@@ -3,7 +3,7 @@
 It learns from recorded play, and from play of its own, and never asks for the value of an action that was not taken.
 """
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from palestra.algorithms.losses.loss import AnyHead, LossConfig, TakenValue
 from palestra.algorithms.losses.off_policy_loss import OF_LIKELIHOODS, OffPolicyLoss, ReplayBatch
 from palestra.algorithms.parts.actor_critic import POLICY, VALUE
-from palestra.config import Fraction, PositiveFloat, PositiveInt
+from palestra.config import Fraction, InBranch, PositiveFloat, PositiveInt
 
 
 class IQL(OffPolicyLoss):
@@ -70,7 +70,7 @@ class IQLConfig(LossConfig):
 
     name: Literal["iql"]
     """implicit Q-learning (Kostrikov et al. 2021)"""
-    num_critics: PositiveInt
+    num_critics: Annotated[PositiveInt, InBranch.FIXED]
     """critics, of which the smallest value counts"""
     expectile: Fraction
     """of the values of the actions taken, which is a state's value; 0.5: their mean, near 1.0: the best of them"""

@@ -31,7 +31,7 @@ class PPOLoss(ProximalLoss, OnPolicyLoss):
         return {"kl_coefficient": self.kl_coefficient}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.kl_coefficient = state["kl_coefficient"]
+        self.restore_penalty(state["kl_coefficient"])
 
 
 class PPOLossConfig(LossConfig):

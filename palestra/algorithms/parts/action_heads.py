@@ -15,7 +15,7 @@ from palestra.algorithms.parts.distributions import (
     HalfWidths,
     SquashedGaussian,
 )
-from palestra.config import ByName, Config, ConfigError
+from palestra.config import ByName, Config, ConfigError, InBranch
 from palestra.games.spaces import Box, Discrete, MultiDiscrete
 from palestra.players.player import Player
 from palestra.randomness import random_normals
@@ -67,7 +67,9 @@ class StateDependentGaussianConfig(Config):
 
 
 BoxActionsConfig = ClippedGaussianConfig | SquashedGaussianConfig
-AnyBoxActionsConfig = Annotated[ClippedGaussianConfig | SquashedGaussianConfig | StateDependentGaussianConfig, ByName()]
+AnyBoxActionsConfig = Annotated[
+    ClippedGaussianConfig | SquashedGaussianConfig | StateDependentGaussianConfig, ByName(), InBranch.SAME_PART
+]
 
 SAMPLED = "sampled_action"  # among the extras of a decision: what the policy drew, where the action is not just that
 
