@@ -289,6 +289,27 @@ def test_one_of_torch_goes_on_to_the_bit_from_what_a_checkpoint_holds(name: str,
     assert torch.equal(weights, again)
 
 
+@pytest.mark.parametrize(
+    ("name", "changes", "begun"),
+    [
+        ("RMSprop", {"momentum": 0.9, "centered": True}, {"momentum_buffer", "grad_avg"}),
+        ("Adam", {"amsgrad": True}, {"max_exp_avg_sq"}),
+    ],
+)
+def test_what_one_of_torch_keeps_only_in_a_branch_begins_anew(
+    name: str, changes: dict[str, Any], begun: set[str]
+) -> None:
+    without = {key: type(value)() for key, value in changes.items()}
+    trunk, branch = (by_torch(name, gradient(100), **each) for each in (without, changes))
+    run(trunk, range(5))
+    branch.load_state_dict(old := trunk.state_dict())
+    new = branch.state_dict()
+    assert new.keys() - old.keys() == begun
+    assert all(torch.equal(new[each], torch.zeros(50) if each in begun else old[each]) for each in new)
+    run(branch, range(5, 9))
+    assert all(branch.state_dict()[each].any() for each in begun)
+
+
 @pytest.mark.parametrize("num_steps", [0, 5])
 @pytest.mark.parametrize("name", TORCH)
 def test_one_of_torch_leaves_frozen_weights_and_their_state(name: str, num_steps: int) -> None:

@@ -53,7 +53,9 @@ def resume(
         if retry_failed and not is_sweep_folder(path):
             raise mistake("--retry-failed", f"expected the folder of a sweep, got {run}")
         if overrides and runs_in(path) != [path]:
-            raise mistake(overrides[0], f"expected overrides with the folder of one run, got {run}")
+            raise mistake(
+                overrides[0], f"expected overrides with the folder of one run (of a sweep: palestra sweep), got {run}"
+            )
         if job:  # somebody has found them at the server
             from palestra.storage.run_folder import RunFolder
             from palestra.text.servers.job_lines import adopt_by_hand

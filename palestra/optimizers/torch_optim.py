@@ -106,7 +106,13 @@ class TorchOptimizer(Optimizer):
         return dict(self.optimizer.state[self.parameter])
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` gave. What only this config keeps, as a branch with a momentum, begins anew."""
         own = {name: value.clone() if isinstance(value, Tensor) else value for name, value in state.items()}
+        if own:
+            weights = nn.Parameter(torch.zeros_like(self.parameter))
+            begun, weights.grad = self.config.torch_optimizer(weights), torch.zeros_like(weights)
+            begun.step()
+            own = begun.state[weights] | own
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": {0: own}})
 
 
