@@ -6,7 +6,7 @@ All arms of a task have one space, and train as many members as long: a repeat i
 are those of a population without selection, so they begin at the points of the populations. What counts is the run of
 the best trial, played again in games that no search has seen. A finished sweep is a file in
 benchmarks/results/populations/, and is not done again; one that was stopped goes on. learning.md there has them all.
-For the polyhedra game, a cross-table of the best pairs of the first repeat follows. --scale shortens all runs, to try
+For the polyhedra game, a cross-table of the best pairs of the first repeat follows, in cross_table.txt. --scale shortens all runs, to try
 the benchmark; its results are no results.
 """
 
@@ -258,7 +258,9 @@ def main() -> None:
     RESULTS.mkdir(parents=True, exist_ok=True)
     (RESULTS / "learning.md").write_text(f"{text}\n")
     if POLYHEDRA.base in options.tasks and not options.table:
-        print(cross_table(folder, options.scale))
+        table_of_all = cross_table(folder, options.scale)
+        print(table_of_all)
+        (RESULTS / "cross_table.txt").write_text(table_of_all)
 
 
 if __name__ == "__main__":
