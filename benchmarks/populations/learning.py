@@ -6,8 +6,8 @@ All arms of a task have one space, and train as many members as long: a repeat i
 are those of a population without selection, so they begin at the points of the populations. What counts is the run of
 the best trial, played again in games that no search has seen. A finished sweep is a file in
 benchmarks/results/populations/, and is not done again; one that was stopped goes on. learning.md there has them all.
-For the polyhedra game, a cross-table of the best pairs of the first repeat follows, in cross_table.txt. --scale shortens all runs, to try
-the benchmark; its results are no results.
+For the polyhedra game, a cross-table of the best pairs of the first repeat follows, in cross_table.txt. --scale
+shortens all runs, to try the benchmark; its results are no results.
 """
 
 import argparse
