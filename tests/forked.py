@@ -240,8 +240,8 @@ def serve(path: str, imported: list[str]) -> None:
                 return
             if key.fileobj is listening:
                 asking, _ = listening.accept()
-                child = fork(asking)
-                waiting.register(os.pidfd_open(child), selectors.EVENT_READ, (child, asking))
+                if (child := fork(asking)) is not None:
+                    waiting.register(os.pidfd_open(child), selectors.EVENT_READ, (child, asking))
             else:
                 child, asking = key.data
                 _, status = os.waitpid(child, 0)
@@ -273,17 +273,20 @@ def prepare_kernels() -> None:
                     kernel.compile(signature)
 
 
-def fork(asking: socket.socket) -> int:
-    length, fds, _, _ = socket.recv_fds(asking, 4, 64)
-    size, message = int.from_bytes(length, "big"), b""
-    while len(message) < size:
-        message += asking.recv(size - len(message))
-    child = os.fork()
-    if child == 0:
+def fork(asking: socket.socket) -> int | None:
+    """Start what is asked for; None if whoever asks was killed before it had said all of that."""
+    size, message, fds, child = -1, b"", [], None
+    with contextlib.suppress(ConnectionError):
+        length, fds, _, _ = socket.recv_fds(asking, 4, 64)
+        size = int.from_bytes(length, "big")
+        while more := asking.recv(size - len(message)):
+            message += more
+    if len(message) == size > 0 and (child := os.fork()) == 0:
         begin(json.loads(message), fds)
     for fd in fds:
         os.close(fd)
-    asking.sendall(child.to_bytes(4, "big"))
+    with contextlib.suppress(OSError):
+        asking.sendall((child or 0).to_bytes(4, "big"))
     return child
 
 
