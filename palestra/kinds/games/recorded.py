@@ -224,8 +224,9 @@ class _Rows:
             values = np.moveaxis(values, -1, 1)  # its channels came last
         values = self.shaped(values, path, outside.shape, space.shape)
         if values.shape[1:] == outside.shape:
+            typed = self.typed(values, outside.dtype, path)
             try:
-                found = self.game.read_entry(self.role, name, self.typed(values, outside.dtype, path)).cpu()
+                found = self.game.read_entry(self.role, name, typed).cpu()
             except ValueError as error:
                 raise ConfigError.at(path, str(error)) from error
         else:
@@ -238,7 +239,7 @@ class _Rows:
         space, outside, path, device = self.space, self.outside, "columns.action", self.game.device
         shape = outside.act(torch.zeros((1, *space.shape), dtype=space.dtype, device=device)).shape[1:]
         values = self.joined(self.columns.action, path)
-        if isinstance(space, Box) and values[0].size == prod(shape):  # of any shape: the game's own is a vector
+        if values[0].size == prod(shape):  # of any shape: the game's own may be a vector
             values = values.reshape(self.num, *shape)
         values = self.shaped(values, path, tuple(shape), space.shape)
         typed = torch.from_numpy(self.typed(values, space.dtype, path))
