@@ -101,7 +101,9 @@ def find_columns(
     named = columns if isinstance(columns, dict) else {}
     if missing := [key for key in ("observation", "action", "reward") if key in named and not named[key]]:
         told = f"expected columns of {path} whose names tell {', '.join(missing)}, got {', '.join(names):.300}"
-        raise ConfigError.at("replay_buffer.columns", f"{told}; name them, as replay_buffer.columns.reward=NAME")
+        seen = "{observation" if game is None else "{" + ": [NAME], ".join(game.spaces[role])
+        hint = f"name them, as replay_buffer.columns.reward=NAME replay_buffer.columns.observation={seen}: [NAME]}}"
+        raise ConfigError.at("replay_buffer.columns", f"{told}; {hint}")
     with below("replay_buffer.columns"):
         check(columns, ColumnsConfig)
     return columns

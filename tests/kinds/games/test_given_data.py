@@ -366,6 +366,11 @@ def test_a_loss_of_one_s_own_is_tried_on_rows_of_the_file() -> None:
             make_trainer(config, run=Path("other"))
 
 
+def test_whose_file_it_is_is_a_player() -> None:
+    with pytest.raises(ConfigError, match=r"^players\.first: unknown key; the known players: player$"):
+        starting_data("bc", {"name": "tic_tac_toe"}, ["players.first.algorithm.replay_buffer.file=play.npz"])
+
+
 def test_what_another_policy_drew_before_it_was_squashed_is_not_taken_for_one_s_own() -> None:
     record_play("play.npz", "pendulum")
     stored = dict(np.load("play.npz"))

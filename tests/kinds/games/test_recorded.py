@@ -437,7 +437,8 @@ BAD: dict[str, tuple[Any, dict[str, Any], str]] = {
     "no reward": (
         BOX,
         {"reward": None},
-        "columns: expected columns of data.npz whose names tell reward, got observation, action",
+        "columns: expected columns of data.npz whose names tell reward, got observation, action.*"
+        r"replay_buffer\.columns\.observation=\{observation: \[NAME\]\}$",
     ),
 }
 
