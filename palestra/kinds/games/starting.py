@@ -76,8 +76,8 @@ def starting_data(algorithm: str, said: Data, overrides: Sequence[str]) -> Data:
     roles = beside.get("roles") or {role: role for role in game.roles}
     players: Data = {}
     if whose not in (None, *roles.values()):
-        known = ", ".join(dict.fromkeys(roles.values()))
-        raise ConfigError.at(f"players.{whose}", f"unknown key; the known players: {known}")
+        names = ", ".join(dict.fromkeys(roles.values()))
+        raise ConfigError.at(f"players.{whose}", f"unknown key; the known players: {names}")
     for role, player in roles.items():
         if player in players:
             continue
