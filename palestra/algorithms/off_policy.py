@@ -7,7 +7,6 @@ target networks, as DQN and SAC do. To run: palestra train off_policy-cartpole
 
 from collections.abc import Mapping
 from copy import deepcopy
-from functools import partial
 from typing import Annotated, Any, Literal, Self
 
 import torch
@@ -229,10 +228,10 @@ class OffPolicy(replay.LearnsByReplay, PlaysByHeads, PlaysByValue):
         self.key = torch.tensor([player.own_key("loss")], device=player.device)
         player.optimizers, player.lr_schedule = {"heads": self.optimizer}, config.learning_rate
         player.er_schedule = None if config.exploration is None else config.exploration.schedule
-        leaves = self.loss.leaves(dict(learned.named_parameters()))
-        with below(place):
-            self.try_loss(leaves)
-        self.leaves = list(leaves.values())
+        self.leaves = self.loss.leaves(dict(learned.named_parameters()))
+        columns = getattr(config.replay_buffer, "columns", None)
+        if columns is None or not columns.extras:  # which rows of zeros lack
+            self.try_loss(off_policy_loss.rows_of_zeros(player, self.loss.acts_by == POLICY))
 
     def begin_run(self) -> list[str]:
         return [*self.loss.notes, *super().begin_run()]
@@ -247,11 +246,16 @@ class OffPolicy(replay.LearnsByReplay, PlaysByHeads, PlaysByValue):
             message = f"expected {expected} (the loss {self.config.loss.name!r} {keeps}), got {got}"
             raise ConfigError.at("target", message)
 
-    def try_loss(self, leaves: Mapping[str, Tensor]) -> None:
+    def try_loss(self, rows: Transitions) -> None:
         """Let the loss compute once, in evaluation mode, so that the statistics of batch norm stay."""
-        make_batch = partial(self.batch, opt_steps=0)
-        with evaluation_mode([self.net]):
-            off_policy_loss.try_loss(self.loss, self.config.loss, make_batch, leaves, self.player, self.is_prioritized)
+        with evaluation_mode([self.net]), below(f"players.{self.player.name}.algorithm"):
+            batch = self.batch(rows, opt_steps=0)
+            off_policy_loss.try_loss(self.loss, self.config.loss, batch, self.leaves, self.is_prioritized)
+
+    def take_data(self, recorded: Transitions, held_out: Tensor) -> None:
+        super().take_data(recorded, held_out)
+        data: Any = self.buffer.data  # type: ignore[attr-defined]
+        self.try_loss(Transitions.from_rows(data.rows(0, min(off_policy_loss.NUM_TRIED, len(data)))))
 
     # ---- what it learns --------------------------------------------------------------------------------
 
@@ -273,7 +277,7 @@ class OffPolicy(replay.LearnsByReplay, PlaysByHeads, PlaysByValue):
         if self.is_prioritized:
             with torch.no_grad():
                 priorities = self.loss.priorities(batch)
-        gradient = self.loss.gradient(loss, self.leaves, self.weights)
+        gradient = self.loss.gradient(loss, [*self.leaves.values()], self.weights)
         return gradient, {"loss": loss.detach(), **metrics_of(terms)}, priorities
 
     # ---- a turn ----------------------------------------------------------------------------------------

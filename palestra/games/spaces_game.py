@@ -32,6 +32,13 @@ class EntryConfig(Config):
     padded: bool
     """whether the first axis lists the members of a set, of which those with a negative number are absent"""
 
+    @model_validator(mode="after")
+    def _check_members(self) -> Self:
+        if self.padded and (len(self.shape) != 2 or self.dtype != "float32"):
+            message = "expected false, or float32 of shape [members, numbers], got true with"
+            raise ConfigError.at("padded", f"{message} {self.dtype} of shape {self.shape}")
+        return self
+
     def build(self) -> Space:
         return Space(tuple(self.shape), getattr(torch, self.dtype), self.padded)
 
@@ -192,10 +199,13 @@ def _arrays(file: ColumnsFile, key: str, names: Sequence[str]) -> list[Column]:
             if name not in file.names:
                 raise ConfigError.at("", f"expected columns of the file ({', '.join(file.names)}), got {name!r}")
             found.append(column := file.column(name))
-            if column.dtype.kind not in "biuf" or not len(column):
+            if column.dtype.kind not in "biuf" or not column.size:
                 raise ConfigError.at(
-                    "", f"expected numbers in the column {name!r}, got {'texts' if len(column) else 'none'}"
+                    "", f"expected numbers in the column {name!r}, got {'texts' if column.size else 'none'}"
                 )
+            if len(column) != len(found[0]):
+                told = f"expected {len(found[0])} rows in {name!r}, as in {names[0]!r}, got {len(column)}"
+                raise ConfigError.at("", told)
             if not (is_sound := np.isfinite(column).reshape(len(column), -1).all(axis=1)).all():
                 got = f"{column[row := int(np.argmin(is_sound))]!s:.80} in row {row} (counted from 0)"
                 raise ConfigError.at("", f"expected finite numbers in the column {name!r}, got {got}")

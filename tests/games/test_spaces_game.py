@@ -130,6 +130,22 @@ def test_a_file_without_these_columns_is_told(tmp_path: Path) -> None:
         ConfigError, match=r"columns\.action: expected finite numbers in the column 'action', got nan in row 1 "
     ):
         found_in(tmp_path, seen=np.zeros((3, 4)), action=np.array([0.0, np.nan]))
+    with pytest.raises(ConfigError, match=r"columns\.action: expected numbers in the column 'action', got none$"):
+        found_in(tmp_path, seen=np.zeros((3, 4)), action=np.zeros((3, 0)))
+    arrays = {"seen": np.zeros((3, 4)), "action": np.zeros(3), "more": np.zeros(2)}
+    with pytest.raises(ConfigError, match=r"columns\.action: expected 3 rows in 'more', as in 'action', got 2$"):
+        found_in(tmp_path, {"action": ["action", "more"]}, **arrays)
+
+
+@pytest.mark.parametrize("entry", [{"shape": [3]}, {"shape": [2, 3, 4]}, {"shape": [2, 3], "dtype": "uint8"}])
+def test_a_set_has_members_of_numbers(entry: Data) -> None:
+    entry = {"dtype": "float32", "padded": True} | entry
+    role = {"observation": {"points": entry}, "action": {"discrete": 2}}
+    game = {"name": "spaces", "roles": {"agent": role}, "always_legal": True, "observation": PLAIN}
+    with pytest.raises(
+        ConfigError, match=r"observation\.points\.padded: expected false, or float32 of shape \[members, "
+    ):
+        make_game(game)
 
 
 # ---- a run ---------------------------------------------------------------------------------------------------

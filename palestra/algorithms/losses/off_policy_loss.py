@@ -321,18 +321,12 @@ class OffPolicyLoss(Loss):
 
 
 def try_loss(
-    loss: OffPolicyLoss,
-    config: Any,
-    make_batch: Callable[[Transitions], ReplayBatch],
-    leaves: Mapping[str, Tensor],
-    player: Player,
-    is_prioritized: bool,
+    loss: OffPolicyLoss, config: Any, batch: ReplayBatch, leaves: Mapping[str, Tensor], is_prioritized: bool
 ) -> None:
     """Try a loss as losses.loss.try_loss does, and its priorities if the buffer is prioritized."""
     if is_prioritized and type(loss).priorities is OffPolicyLoss.priorities:
         message = f"expected uniform (the loss {config.name!r} has no `priorities`), got 'prioritized'"
         raise ConfigError.at("replay_buffer.name", message)
-    batch = make_batch(_rows_of_zeros(player, loss.acts_by == POLICY))
 
     def compute() -> Any:
         terms = loss.terms(batch)
@@ -346,7 +340,7 @@ def try_loss(
     losses.try_loss(loss, config, compute, leaves)
 
 
-def _rows_of_zeros(player: Player, draws: bool) -> Transitions:
+def rows_of_zeros(player: Player, draws: bool) -> Transitions:
     """Make rows of which all but the first have terminated. draws: whether the player keeps log-probabilities."""
     M, device, space = NUM_TRIED, player.device, player.action_space
     observation = zeros_of(player.spaces, M, device=device)

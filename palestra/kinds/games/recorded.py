@@ -101,7 +101,9 @@ def find_columns(
     named = columns if isinstance(columns, dict) else {}
     if missing := [key for key in ("observation", "action", "reward") if key in named and not named[key]]:
         told = f"expected columns of {path} whose names tell {', '.join(missing)}, got {', '.join(names):.300}"
-        raise ConfigError.at("replay_buffer.columns", f"{told}; name them, as replay_buffer.columns.reward=NAME")
+        seen = "{observation" if game is None else "{" + ": [NAME], ".join(game.spaces[role])
+        hint = f"name them, as replay_buffer.columns.reward=NAME replay_buffer.columns.observation={seen}: [NAME]}}"
+        raise ConfigError.at("replay_buffer.columns", f"{told}; {hint}")
     with below("replay_buffer.columns"):
         check(columns, ColumnsConfig)
     return columns
@@ -224,8 +226,9 @@ class _Rows:
             values = np.moveaxis(values, -1, 1)  # its channels came last
         values = self.shaped(values, path, outside.shape, space.shape)
         if values.shape[1:] == outside.shape:
+            typed = self.typed(values, outside.dtype, path)
             try:
-                found = self.game.read_entry(self.role, name, self.typed(values, outside.dtype, path)).cpu()
+                found = self.game.read_entry(self.role, name, typed).cpu()
             except ValueError as error:
                 raise ConfigError.at(path, str(error)) from error
         else:
@@ -238,7 +241,7 @@ class _Rows:
         space, outside, path, device = self.space, self.outside, "columns.action", self.game.device
         shape = outside.act(torch.zeros((1, *space.shape), dtype=space.dtype, device=device)).shape[1:]
         values = self.joined(self.columns.action, path)
-        if isinstance(space, Box) and values[0].size == prod(shape):  # of any shape: the game's own is a vector
+        if values[0].size == prod(shape):  # of any shape: the game's own may be a vector
             values = values.reshape(self.num, *shape)
         values = self.shaped(values, path, tuple(shape), space.shape)
         typed = torch.from_numpy(self.typed(values, space.dtype, path))

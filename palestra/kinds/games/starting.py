@@ -75,6 +75,9 @@ def starting_data(algorithm: str, said: Data, overrides: Sequence[str]) -> Data:
     beside = joined(getattr(model, "usual_run", {}), dict(config.usual_run))
     roles = beside.get("roles") or {role: role for role in game.roles}
     players: Data = {}
+    if whose not in (None, *roles.values()):
+        names = ", ".join(dict.fromkeys(roles.values()))
+        raise ConfigError.at(f"players.{whose}", f"unknown key; the known players: {names}")
     for role, player in roles.items():
         if player in players:
             continue

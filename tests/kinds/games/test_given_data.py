@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from palestra import load_player, make_trainer
+from palestra.algorithms.losses.off_policy_loss import OffPolicyLoss
 from palestra.algorithms.off_policy import OffPolicy
 from palestra.algorithms.parts.replay import LearnsByReplay
 from palestra.buffers.data_set import DataSetReplay, HeldOutConfig
 from palestra.cli import app
-from palestra.config import ConfigError
+from palestra.config import ConfigError, UserConfig
 from palestra.games import make_game
 from palestra.kinds.games.given_data import held_out_rows
 from palestra.kinds.games.recorded import find_columns, read_play
@@ -331,6 +332,43 @@ def test_networks_that_are_handed_over_learn_from_the_file_too() -> None:
     trainer.set_model(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)))
     trainer.fit()
     assert trainer.opt_steps == 24
+
+
+class Remembers(OffPolicyLoss):
+    """Behaviour cloning, weighted by what a file tells of each decision."""
+
+    heads = ("policy",)
+    acts_by = "policy"
+
+    class Config(UserConfig):
+        column: str
+
+    def terms(self, batch: Any) -> dict[str, Tensor]:
+        weight = batch.extras[self.config.column].view(len(batch.reward), -1)[:, -1]
+        return {"loss_policy": -batch.mean(weight * batch.log_prob)}
+
+
+def test_a_loss_of_one_s_own_is_tried_on_rows_of_the_file() -> None:
+    rows = record_play("play.npz", "cartpole")
+    with np.load("play.npz") as file:
+        np.savez("told.npz", **file, mine=np.ones((len(rows["reward"]), 2)))
+    told = {"columns": BUFFER["columns"] | {"extras": {"mine": ["mine"]}}}
+    loss = {"name": f"{__name__}:Remembers", "column": "mine"}
+    body = {"name": "separate", "policy": {"name": "mlp", "net_arch": [8], "activation": "relu"}}
+    learning = {"loss": loss, "body": body, "exploration": None, "target": None, **NO_PLAY}
+    fit(Path("run"), config_of("off_policy", "told.npz", replay_buffer=told, **learning))
+    learning["loss"] = loss | {"column": "log_prob"}  # which rows of play would have
+    for file, buffer in (("play.npz", {}), ("told.npz", told)):
+        config = config_of("off_policy", file, replay_buffer=buffer, **learning)
+        with pytest.raises(
+            ConfigError, match=r"^players\.agent\.algorithm\.loss\.name: '.*' fails: KeyError: 'log_prob'"
+        ):
+            make_trainer(config, run=Path("other"))
+
+
+def test_whose_file_it_is_is_a_player() -> None:
+    with pytest.raises(ConfigError, match=r"^players\.first: unknown key; the known players: player$"):
+        starting_data("bc", {"name": "tic_tac_toe"}, ["players.first.algorithm.replay_buffer.file=play.npz"])
 
 
 def test_what_another_policy_drew_before_it_was_squashed_is_not_taken_for_one_s_own() -> None:

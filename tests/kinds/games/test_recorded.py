@@ -329,6 +329,10 @@ def test_observations_and_actions_are_as_an_environment_or_players_have_them() -
     for entry, key in (("observation", "observation.observation"), ("action", "action")):
         line = refusal(save(**{"observation": told, "action": told, entry: told + 2}), game)
         assert line.startswith(f"replay_buffer.columns.{key}: expected "), line
+    line = refusal(save(**{"observation": told + 0.5, "action": told}), game)
+    assert line.startswith("replay_buffer.columns.observation.observation: expected whole numbers"), line
+    choices = np.array([[[1, 0], [0, 1]]] * 4)
+    assert read(save(action=choices), Told(MultiDiscrete((2,) * 4), 2)).rows.action[0].tolist() == [1, 0, 0, 1]
 
 
 def test_the_mask_in_an_observation_says_which_actions_are_legal() -> None:
@@ -433,7 +437,8 @@ BAD: dict[str, tuple[Any, dict[str, Any], str]] = {
     "no reward": (
         BOX,
         {"reward": None},
-        "columns: expected columns of data.npz whose names tell reward, got observation, action",
+        "columns: expected columns of data.npz whose names tell reward, got observation, action.*"
+        r"replay_buffer\.columns\.observation=\{observation: \[NAME\]\}$",
     ),
 }
 
