@@ -236,8 +236,12 @@ def test_fields_of_an_algorithm_of_ones_own_say_what_a_branch_may_change(make_co
 @pytest.mark.parametrize(
     ("file", "keys"),
     [
-        ("ppo-cartpole", ["optimizer.name", "objective.name", "centralized_critic"]),
-        ("sac-pendulum", ["num_critics", "entropy_coefficient.name", "policy_optimizer.name"]),
+        ("ppo-cartpole", ["optimizer.name", "objective.name", "centralized_critic", "initialization.policy_gain"]),
+        (
+            "sac-pendulum",
+            ["num_critics", "entropy_coefficient.name", "entropy_coefficient.initial", "policy_optimizer.name"],
+        ),
+        ("ppo-pendulum", ["box_actions.initial_log_std"]),
         ("td3-pendulum", ["num_critics"]),
         ("iql-pendulum", ["loss.num_critics", "loss.name", "target", "box_actions.name"]),
     ],
