@@ -9,11 +9,13 @@ from typing import Annotated, Any
 
 import pytest
 import torch
+from conftest import TINY_FIT
 
 import palestra
 from palestra.algorithms.algorithm import Algorithm
 from palestra.callbacks import Callback
 from palestra.config import ConfigError, InBranch, PositiveInt, UserConfig, check
+from palestra.kinds.data.config import FitConfig
 from palestra.kinds.games.config import RunConfig
 from palestra.kinds.games.trainer import Trainer
 from palestra.nets import NetConfig
@@ -250,6 +252,12 @@ def test_what_an_algorithm_stores_may_not_change_in_a_branch(file: str, keys: li
     config = read_config(next(path for path in shipped_configs() if path.stem == file))
     free = ["optimizer.beta1", "objective.epsilon.value", "entropy_coefficient.value", "loss.expectile", "target.tau"]
     assert [key for key in [*keys, *free] if is_fixed(f"players.agent.algorithm.{key}", config)] == keys
+
+
+def test_the_weights_of_a_group_may_not_change_in_a_branch() -> None:
+    config = check(TINY_FIT, FitConfig)
+    assert is_fixed("learning.groups.0.weights", config)
+    assert not is_fixed("learning.groups.0.learning_rate.value", config)
 
 
 def test_a_branch_off_a_run_is_told_its_checkpoints(run: Path, tmp_path: Path) -> None:
