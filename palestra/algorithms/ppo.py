@@ -163,7 +163,8 @@ class PPOConfig(AlgorithmConfig):
 class ProximalLoss:
     """PPO's loss of a minibatch, which the algorithm `ppo` and the loss `ppo` of `on_policy` (losses/ppo.py) share.
 
-    The configs of both have the same keys for it. kl_scale: by what the KL coefficient of the config was multiplied.
+    The configs of both have the same keys for it. kl_coefficient: the present weight of the KL divergence; 0 under any
+    other objective. kl_scale: by what that of the config was multiplied.
     """
 
     config: Any
@@ -171,7 +172,6 @@ class ProximalLoss:
 
     @property
     def kl_coefficient(self) -> float:
-        """The present weight of the KL divergence; 0 under any other objective."""
         return self.kl_scale * getattr(self.config.objective, "coefficient", 0.0)
 
     def loss(

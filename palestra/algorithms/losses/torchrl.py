@@ -28,8 +28,8 @@ HALF = 0.5  # discounts are powers of it
 class _ModuleLoss(Loss):
     """The base of both kinds of losses: it holds the loss module, `module`, and its state.
 
-    begun: the module's coefficients, as its arguments give them.
-    tied: for each weight of an ensemble of critics, which TorchRL stacks, the stacked tensor and the networks' own.
+    begun: its coefficients, as the arguments give them. tied: for each weight of an ensemble of critics, which TorchRL
+    stacks, the stacked tensor and the networks' own.
     """
 
     player: Player
@@ -57,8 +57,7 @@ class _ModuleLoss(Loss):
                 raise ConfigError.at("arguments", f"{self.config.name!r} cannot be made: {failure(error)}") from error
             if not isinstance(self.module, kind):
                 raise ConfigError.at("name", f"expected a LossModule of `make`, got {type(self.module).__name__}")
-            buffers = self.module.named_buffers()
-            self.begun = {name: b.clone() for name, b in buffers if not name.partition(".")[0].endswith("_params")}
+            self.begun = {name: b.clone() for name, b in self.module.named_buffers() if "_params." not in name}
             for name in self.module._has_update_associated:  # `follow` moves them: TorchRL need not warn
                 self.module._has_update_associated[name] = True
             if getattr(self.module, "_value_estimator", None) is not None:
@@ -124,12 +123,11 @@ class _ModuleLoss(Loss):
 
         Checkpoints hold those of the player's own networks anyway.
         """
-        buffers = {
+        return {
             name: buffer
             for name, buffer in self.module.named_buffers()
             if name.startswith("target_") or not name.partition(".")[0].endswith("_params")
-        }
-        return buffers | {"begun": self.begun}
+        } | {"begun": self.begun}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` gave, but for coefficients that begin otherwise here, in a branch."""
