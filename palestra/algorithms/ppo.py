@@ -164,14 +164,15 @@ class ProximalLoss:
     """PPO's loss of a minibatch, which the algorithm `ppo` and the loss `ppo` of `on_policy` (losses/ppo.py) share.
 
     The configs of both have the same keys for it. kl_coefficient: the present weight of the KL divergence; 0 under any
-    other objective.
+    other objective. kl_scale: by what that of the config was multiplied.
     """
 
     config: Any
+    kl_scale = 1.0
 
-    def begin_penalty(self) -> None:
-        objective = self.config.objective
-        self.kl_coefficient = objective.coefficient if isinstance(objective, KLPenaltyConfig) else 0.0
+    @property
+    def kl_coefficient(self) -> float:
+        return self.kl_scale * getattr(self.config.objective, "coefficient", 0.0)
 
     def loss(
         self,
@@ -228,10 +229,10 @@ class ProximalLoss:
         """Return whether the last pass, by its metrics, has moved the policy too far for another one."""
         return self.config.target_kl is not None and bool(metrics["approx_kl"] > self.config.target_kl)
 
-    def restore_penalty(self, coefficient: float) -> None:
-        """Set the KL coefficient to what it was, if it is adapted; else it is that of the config."""
+    def restore_penalty(self, scale: float) -> None:
+        """Scale the KL coefficient as it was, if it is adapted; else it is that of the config."""
         if getattr(self.config.objective, "target", None) is not None:
-            self.kl_coefficient = coefficient
+            self.kl_scale = scale
 
     def adapt_kl_coefficient(self, metrics: Mapping[str, Tensor]) -> None:
         """Adapt the KL coefficient by the divergence of a turn's last pass (Schulman et al. 2017, section 4)."""
@@ -239,9 +240,9 @@ class ProximalLoss:
         if isinstance(objective, KLPenaltyConfig) and objective.target is not None:
             kl = metrics["approx_kl"]
             if kl < objective.target / 1.5:
-                self.kl_coefficient /= 2.0
+                self.kl_scale /= 2.0
             elif kl > objective.target * 1.5:
-                self.kl_coefficient *= 2.0
+                self.kl_scale *= 2.0
 
 
 # ---- how it learns -----------------------------------------------------------------------------------
@@ -249,12 +250,11 @@ class ProximalLoss:
 
 class PPO(ProximalLoss, passes.LearnsInPasses):
     config: PPOConfig
-    common_state = ("kl_coefficient",)
+    common_state = ("kl_scale",)
 
     def __init__(self, config: PPOConfig, player: Player) -> None:
         head = action_heads.make_head(config.box_actions, player)
         super().__init__(config, player, {POLICY: head.num_outputs, VALUE: 1}, head, "actor_critic")
-        self.begin_penalty()
 
     def learn(self, turn: Turn) -> None:
         config = self.config
@@ -362,8 +362,8 @@ class PPO(ProximalLoss, passes.LearnsInPasses):
         return compiled(self.gradient, self.player.compile and not self.passes.is_recurrent)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"passes": self.passes.state_dict(), "kl_coefficient": self.kl_coefficient}
+        return {"passes": self.passes.state_dict(), "kl_scale": self.kl_scale}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.passes.load_state_dict(state["passes"])
-        self.restore_penalty(state["kl_coefficient"])
+        self.restore_penalty(state["kl_scale"])

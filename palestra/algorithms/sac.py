@@ -95,7 +95,7 @@ class AutomaticConfig(Config):
 
     name: Literal["automatic"]
     """learned, so that the policy's entropy comes to a target"""
-    initial: PositiveFloat
+    initial: Annotated[PositiveFloat, InBranch.FIXED]
     """the coefficient at the start"""
     target_entropy: Annotated[NumberConfig | PerDimensionConfig | PerLogActionsConfig, ByName()]
     """mean entropy that is aimed at"""

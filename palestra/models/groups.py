@@ -12,7 +12,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from palestra.config import Config, ConfigError, ConfigErrorItem, NonEmptyStr
+from palestra.config import Config, ConfigError, ConfigErrorItem, InBranch, NonEmptyStr
 from palestra.config.errors import listed
 from palestra.optimizers import Optimizer, OptimizerConfig
 from palestra.schedules import Schedule, ScheduleConfig
@@ -23,7 +23,7 @@ class GroupConfig(Config):
 
     usual: ClassVar = {"weights": "*", "learning_rate": {"name": "constant", "value": 0.001}}
 
-    weights: NonEmptyStr | Annotated[list[NonEmptyStr], Field(min_length=1)]
+    weights: Annotated[NonEmptyStr | Annotated[list[NonEmptyStr], Field(min_length=1)], InBranch.FIXED]
     """which weights, by their names in the model, or a list of such; * stands for anything"""
     optimizer: OptimizerConfig
     """how they step"""

@@ -671,7 +671,7 @@ def test_the_kl_coefficient_follows_its_target(target: float | None, factor: flo
         assert ppo.kl_coefficient == expected
     branch = make_ppo(objective=PENALTY | {"target": target, "coefficient": 9.0})
     branch.load_state_dict(ppo.state_dict())
-    assert branch.kl_coefficient == (9.0 if target is None else ppo.kl_coefficient)
+    assert branch.kl_coefficient == 9.0 * factor**2
 
 
 @pytest.mark.parametrize(("kl", "factor"), [(0.019, 0.5), (0.021, 1.0), (0.03, 1.0), (0.044, 1.0), (0.046, 2.0)])

@@ -328,10 +328,24 @@ def test_targets_begin_as_copies_of_the_player_s_own_networks() -> None:
         assert torch.equal(targets.get(key), torch.stack([weight.data, other.data]))
 
 
-def test_the_target_of_delay_actor_is_the_policy_that_collected() -> None:
-    config = ON_POLICY | loss_of("KLPENPPOLoss", delay_actor=True) | SEPARATE
+def kl_penalty(**arguments: Any) -> Any:
+    config = ON_POLICY | loss_of("KLPENPPOLoss", delay_actor=True, **arguments) | SEPARATE
     player = Player("player", ("agent",), SPACES, Discrete(3), CPU, seed=1, compile=False, by_hand=False)
-    ours: Any = OnPolicy(check(config, OnPolicyConfig), player)
+    return OnPolicy(check(config, OnPolicyConfig), player)
+
+
+def test_a_coefficient_of_a_loss_begins_anew_in_a_branch_that_gives_it_another_value() -> None:
+    before = kl_penalty()
+    before.loss.module.beta.fill_(8.0)  # as it adapts
+    for arguments, expected in (({}, 8.0), ({"beta": 3.0}, 3.0), ({"dtarg": 0.5}, 8.0)):
+        branch = kl_penalty(**arguments)
+        branch.load_state_dict(before.state_dict())
+        assert branch.loss.module.beta == expected
+        assert float(branch.loss.module.dtarg) == pytest.approx(arguments.get("dtarg", 0.01))
+
+
+def test_the_target_of_delay_actor_is_the_policy_that_collected() -> None:
+    ours = kl_penalty()
     module = ours.loss.module
     with torch.no_grad():
         ours.weights.add_(0.5)

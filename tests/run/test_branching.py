@@ -9,11 +9,13 @@ from typing import Annotated, Any
 
 import pytest
 import torch
+from conftest import TINY_FIT
 
 import palestra
 from palestra.algorithms.algorithm import Algorithm
 from palestra.callbacks import Callback
 from palestra.config import ConfigError, InBranch, PositiveInt, UserConfig, check
+from palestra.kinds.data.config import FitConfig
 from palestra.kinds.games.config import RunConfig
 from palestra.kinds.games.trainer import Trainer
 from palestra.nets import NetConfig
@@ -236,8 +238,12 @@ def test_fields_of_an_algorithm_of_ones_own_say_what_a_branch_may_change(make_co
 @pytest.mark.parametrize(
     ("file", "keys"),
     [
-        ("ppo-cartpole", ["optimizer.name", "objective.name", "centralized_critic"]),
-        ("sac-pendulum", ["num_critics", "entropy_coefficient.name", "policy_optimizer.name"]),
+        ("ppo-cartpole", ["optimizer.name", "objective.name", "centralized_critic", "initialization.policy_gain"]),
+        (
+            "sac-pendulum",
+            ["num_critics", "entropy_coefficient.name", "entropy_coefficient.initial", "policy_optimizer.name"],
+        ),
+        ("ppo-pendulum", ["box_actions.initial_log_std"]),
         ("td3-pendulum", ["num_critics"]),
         ("iql-pendulum", ["loss.num_critics", "loss.name", "target", "box_actions.name"]),
     ],
@@ -246,6 +252,12 @@ def test_what_an_algorithm_stores_may_not_change_in_a_branch(file: str, keys: li
     config = read_config(next(path for path in shipped_configs() if path.stem == file))
     free = ["optimizer.beta1", "objective.epsilon.value", "entropy_coefficient.value", "loss.expectile", "target.tau"]
     assert [key for key in [*keys, *free] if is_fixed(f"players.agent.algorithm.{key}", config)] == keys
+
+
+def test_the_weights_of_a_group_may_not_change_in_a_branch() -> None:
+    config = check(TINY_FIT, FitConfig)
+    assert is_fixed("learning.groups.0.weights", config)
+    assert not is_fixed("learning.groups.0.learning_rate.value", config)
 
 
 def test_a_branch_off_a_run_is_told_its_checkpoints(run: Path, tmp_path: Path) -> None:

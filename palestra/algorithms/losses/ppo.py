@@ -12,14 +12,10 @@ from palestra.schedules import ScheduleConfig
 
 
 class PPOLoss(ProximalLoss, OnPolicyLoss):
-    """PPO's loss. Its state is the coefficient of the KL penalty."""
+    """PPO's loss. Its state is the scale of the KL penalty's coefficient."""
 
     config: "PPOLossConfig"
     estimators = ("gae", "td_lambda", "v_trace", "reward_to_go", "torchrl")
-
-    def __init__(self, config: "PPOLossConfig") -> None:
-        super().__init__(config)
-        self.begin_penalty()
 
     def terms(self, batch: LossBatch) -> dict[str, Tensor]:
         return self.loss(batch.distribution, batch.value, batch.rows, *self.coefficients(batch.opt_steps))
@@ -28,10 +24,10 @@ class PPOLoss(ProximalLoss, OnPolicyLoss):
         self.adapt_kl_coefficient(metrics)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"kl_coefficient": self.kl_coefficient}
+        return {"kl_scale": self.kl_scale}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.restore_penalty(state["kl_coefficient"])
+        self.restore_penalty(state["kl_scale"])
 
 
 class PPOLossConfig(LossConfig):

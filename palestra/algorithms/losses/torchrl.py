@@ -5,7 +5,7 @@ state. Their random numbers come from keys, and rows that do not count never rea
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from palestra.algorithms.losses.loss import ActionValues, AnyHead, Critic, Loss,
 from palestra.algorithms.losses.off_policy_loss import OffPolicyLoss, ReplayBatch
 from palestra.algorithms.parts.actor_critic import POLICY, VALUE, HeadedNet
 from palestra.algorithms.parts.estimators import OBJECTIVES, TorchRLConfig, torchrl_module
-from palestra.config import ConfigError, below, failure
+from palestra.config import ConfigError, InBranch, below, failure
 from palestra.config.errors import shown
 from palestra.games.spaces import Box, Discrete
 from palestra.nets.weights import move
@@ -28,7 +28,8 @@ HALF = 0.5  # discounts are powers of it
 class _ModuleLoss(Loss):
     """The base of both kinds of losses: it holds the loss module, `module`, and its state.
 
-    tied: for each weight of an ensemble of critics, which TorchRL stacks, the stacked tensor and the networks' own.
+    begun: its coefficients, as the arguments give them. tied: for each weight of an ensemble of critics, which TorchRL
+    stacks, the stacked tensor and the networks' own.
     """
 
     player: Player
@@ -56,6 +57,7 @@ class _ModuleLoss(Loss):
                 raise ConfigError.at("arguments", f"{self.config.name!r} cannot be made: {failure(error)}") from error
             if not isinstance(self.module, kind):
                 raise ConfigError.at("name", f"expected a LossModule of `make`, got {type(self.module).__name__}")
+            self.begun = {name: b.clone() for name, b in self.module.named_buffers() if "_params." not in name}
             for name in self.module._has_update_associated:  # `follow` moves them: TorchRL need not warn
                 self.module._has_update_associated[name] = True
             if getattr(self.module, "_value_estimator", None) is not None:
@@ -117,7 +119,7 @@ class _ModuleLoss(Loss):
                 move((targets.get(key).data for key in keys), (others.get(key).data for key in keys), share)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the module's buffers: target networks, and coefficients that it changes.
+        """Return the module's buffers: target networks, and coefficients that it changes, with how these began.
 
         Checkpoints hold those of the player's own networks anyway.
         """
@@ -125,12 +127,13 @@ class _ModuleLoss(Loss):
             name: buffer
             for name, buffer in self.module.named_buffers()
             if name.startswith("target_") or not name.partition(".")[0].endswith("_params")
-        }
+        } | {"begun": self.begun}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        buffers = dict(self.module.named_buffers())
-        for name, value in state.items():
-            buffers[name].data.copy_(value)
+        """Restore what `state_dict` gave, but for coefficients that begin otherwise here, in a branch."""
+        for name, buffer in self.module.named_buffers():
+            if name in state and (name not in self.begun or torch.equal(self.begun[name], state["begun"][name])):
+                buffer.data.copy_(state[name])
 
 
 # ---- on roll-outs --------------------------------------------------------------------------------------
@@ -334,3 +337,5 @@ class TorchRLReplayLossConfig(TorchRLConfig, LossConfig):
 
     name: str
     """a loss module of TorchRL (extra: torchrl), as torchrl.objectives:SACLoss"""
+    arguments: Annotated[dict[str, Any], InBranch.FIXED]
+    """what it is called with: all of its arguments but networks and what the run knows"""

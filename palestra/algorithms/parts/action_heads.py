@@ -30,7 +30,7 @@ class ClippedGaussianConfig(Config):
 
     name: Literal["clipped_gaussian"]
     """normal numbers, clipped to their bounds on their way into the game; log-probabilities are those before"""
-    initial_log_std: float
+    initial_log_std: Annotated[float, InBranch.FIXED]
     """logarithm of the standard deviation at the start; it is learned, the same in every state"""
 
 
@@ -39,7 +39,7 @@ class SquashedGaussianConfig(Config):
 
     name: Literal["squashed_gaussian"]
     """the tanh of normal numbers, scaled to their bounds"""
-    initial_log_std: float
+    initial_log_std: Annotated[float, InBranch.FIXED]
     """logarithm of the standard deviation before the tanh at the start; it is learned, the same in every state"""
 
 

@@ -103,7 +103,7 @@ class OrthogonalConfig(Config):
     """scale of the value's output, and of those of all other heads but the policy"""
 
 
-InitializationConfig = Annotated[StockConfig | OrthogonalConfig, ByName()]
+InitializationConfig = Annotated[StockConfig | OrthogonalConfig, ByName(), InBranch.FIXED]
 
 
 # ---- what the critic observes --------------------------------------------------------------------------
