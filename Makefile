@@ -83,11 +83,16 @@ bench: .venv/ready
 	$(BIN)/python -m benchmarks.polyhedra
 
 # The libraries that benchmarks/peers and benchmarks/learning measure palestra beside, in an environment of their own:
-# .venv-peers, or where PEERS says, with a link at .venv-peers.
-peers: $(PEERS)/ready
+# .venv-peers, or where PEERS says, with a link at .venv-peers. RLlib, which wants another gymnasium, has one beside it.
+peers: $(PEERS)/ready $(PEERS)-rllib/ready
 	test -e .venv-peers/ready || ln -sfn $(abspath $(PEERS)) .venv-peers
 
 $(PEERS)/ready: benchmarks/peers/constraints.txt
 	$(PYTHON) -m venv $(PEERS)
 	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --requirement benchmarks/peers/constraints.txt
+	touch $@
+
+$(PEERS)-rllib/ready: benchmarks/peers/rllib.txt
+	$(PYTHON) -m venv $(PEERS)-rllib
+	$(PEERS)-rllib/bin/python -m pip install --quiet --disable-pip-version-check --requirement benchmarks/peers/rllib.txt
 	touch $@

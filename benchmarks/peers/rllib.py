@@ -1,7 +1,7 @@
 """RLlib's APPO on CartPole: env steps that were learned from, per second.
 
-    python -m venv .venv-rllib && .venv-rllib/bin/pip install 'ray[rllib]==2.60.0' torch==2.13.0
-    .venv-rllib/bin/python benchmarks/peers/rllib.py [--runners 2] [--seconds 30]
+    make peers
+    .venv-peers-rllib/bin/python benchmarks/peers/rllib.py [--runners 2] [--seconds 30]
 
 It has an environment of its own, because RLlib asks for one version of gymnasium, which is not that of the other peers.
 `python -m benchmarks.actors --only APPO` trains `appo-cartpole` with as many actors.
