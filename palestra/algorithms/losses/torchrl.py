@@ -57,7 +57,7 @@ class _ModuleLoss(Loss):
                 raise ConfigError.at("arguments", f"{self.config.name!r} cannot be made: {failure(error)}") from error
             if not isinstance(self.module, kind):
                 raise ConfigError.at("name", f"expected a LossModule of `make`, got {type(self.module).__name__}")
-            self.begun = {name: b.clone() for name, b in self.module.named_buffers() if "_params." not in name}
+            self.begun = {name: b.cpu().clone() for name, b in self.module.named_buffers() if "_params." not in name}
             for name in self.module._has_update_associated:  # `follow` moves them: TorchRL need not warn
                 self.module._has_update_associated[name] = True
             if getattr(self.module, "_value_estimator", None) is not None:
@@ -132,7 +132,7 @@ class _ModuleLoss(Loss):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` gave, but for coefficients that begin otherwise here, in a branch."""
         for name, buffer in self.module.named_buffers():
-            if name in state and (name not in self.begun or torch.equal(self.begun[name], state["begun"][name])):
+            if name in state and (name not in self.begun or torch.equal(self.begun[name], state["begun"][name].cpu())):
                 buffer.data.copy_(state[name])
 
 
