@@ -28,7 +28,7 @@ import tempfile
 import threading
 import traceback
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
@@ -225,7 +225,8 @@ def serve(path: str, imported: list[str]) -> None:
 
         palestra.serving.runner.subprocess = FORKING  # type: ignore[attr-defined]
     yaml.compose = reading_once()
-    prepare_kernels()
+    prepare_guard()
+    seen = load_kernels({})
     gc.enable()
     gc.freeze()  # else every process searches, and so copies, what was imported
     print("ready", flush=True)
@@ -249,28 +250,45 @@ def serve(path: str, imported: list[str]) -> None:
                     asking.sendall(status.to_bytes(4, "big"))
                 waiting.unregister(key.fileobj)
                 os.close(key.fd)
+                seen = load_kernels(seen)
 
 
-def prepare_kernels() -> None:
-    """Do what every process would do before its first kernel: read what kernels stand in for, and load them."""
-    from numba.core.dispatcher import Dispatcher
+def prepare_guard() -> None:
+    """Read what kernels stand in for, as every process would before its first kernel."""
     from numba.core.registry import cpu_target
 
     cpu_target.target_context.refresh()
     if "palestra.training" not in sys.modules:
         return
     from palestra.runtime import guard
-    from palestra.runtime.compiling import KernelCache
 
     for path in Path(ROOT, "palestra").rglob("mirrors.json"):
         for name in {name for hashes in json.loads(path.read_text()).values() for name in hashes}:
             if (function := guard.called(*guard.defined(name))) is not None:
                 guard.meaning(function.__code__)
+
+
+def load_kernels(seen: Mapping[str, int]) -> dict[str, int]:
+    """Load the kernels that are stored compiled, as every process would before it uses one: also those that one of them
+    has compiled. seen: when the index of each kernel was written, in earlier calls. Returns the same of this call.
+    """
+    if "palestra.training" not in sys.modules:
+        return {}
+    from numba.core.dispatcher import Dispatcher
+
+    from palestra.runtime.compiling import KernelCache
+
+    found = {}
     for name in [name for name in sys.modules if name.startswith("palestra.")]:
         for kernel in [*vars(sys.modules[name]).values()]:
             if isinstance(kernel, Dispatcher) and isinstance(kernel._cache, KernelCache):
-                for signature, *_ in [*kernel._cache._cache_file._load_index()]:
-                    kernel.compile(signature)
+                file = kernel._cache._cache_file
+                with contextlib.suppress(FileNotFoundError):  # none of its kind is compiled yet
+                    found[file._index_path] = os.stat(file._index_path).st_mtime_ns
+                    if found[file._index_path] != seen.get(file._index_path):
+                        for signature, *_ in [*file._load_index()]:
+                            kernel.compile(signature)
+    return found
 
 
 def fork(asking: socket.socket) -> int | None:
