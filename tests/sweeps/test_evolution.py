@@ -476,6 +476,7 @@ CARTPOLE = SWEEP | {
     "objective": SWEEP["objective"] | {"measure": "return/agent"},
     "search": SEARCH | {"size": 4, "quantile": 0.25, "generation": {"after": 1000, "unit": "env_steps"}},
     "budget": {"trials": 8, "total": None, "minutes": None},
+    "storage": {"name": "journal", "path": None, "study": "sweep"},  # sooner made and written than a database
 }
 
 

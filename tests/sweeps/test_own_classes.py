@@ -39,7 +39,7 @@ SWEEP: dict[str, Any] = {
     "budget": {"trials": 6, "total": None, "minutes": None},
     "max_restarts": 0,
     "place": {"name": "local", "cores": 1, "cores_per_run": 1, "gpus": [], "runs_per_gpu": 1},
-    "storage": {"name": "sqlite"},
+    "storage": {"name": "journal", "path": None, "study": "sweep"},
 }
 OWN = """
 import optuna
