@@ -29,7 +29,10 @@ PLAY = [
     for row, reduction in (("H1", "minimal"), ("H2", "vertices"))
     for batch in (1024, 16384)
 ]
-ROWS = [*PEERS, *PLAY, ("H4", "DQN, the original's test config"), ("O1", "DQN, dqn-polyhedra.yml")]
+GAMES = [*PEERS, *PLAY, ("H4", "DQN, the original's test config"), ("O1", "DQN, dqn-polyhedra.yml")]
+AGENTS = [("A1", "PPO, nip on witness, both learn"), ("A2", "play, debate on witness, three learn")]
+TEXT = [("T1", each) for each in ("sampling", "supervised", "policy gradient")]
+ROWS = [*GAMES, *AGENTS, ("M1", "fit, digits in batches of 64"), *TEXT]
 THREADS = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 
