@@ -30,6 +30,7 @@ from palestra.algorithms.parts.playing import PlaysByHeads, PlaysByValue
 from palestra.algorithms.parts.return_distributions import QValues
 from palestra.algorithms.terms import metrics_of, total_loss
 from palestra.algorithms.turn import Turn
+from palestra.buffers.data_set import DataSetReplay
 from palestra.config import (
     ByName,
     ConfigError,
@@ -254,6 +255,13 @@ class OffPolicy(replay.LearnsByReplay, PlaysByHeads, PlaysByValue):
 
     def take_data(self, recorded: Transitions, held_out: Tensor) -> None:
         super().take_data(recorded, held_out)
+        self.try_loss_on_data()
+
+    def take_over(self, before: DataSetReplay) -> None:
+        super().take_over(before)
+        self.try_loss_on_data()
+
+    def try_loss_on_data(self) -> None:
         data: Any = self.buffer.data  # type: ignore[attr-defined]
         self.try_loss(Transitions.from_rows(data.rows(0, min(off_policy_loss.NUM_TRIED, len(data)))))
 

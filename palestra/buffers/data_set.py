@@ -13,7 +13,17 @@ from torch import Tensor
 
 from palestra.buffers.packed import is_image, num_rows
 from palestra.buffers.replay import PIECE, ReplayBuffer, ReplayConfig, UniformReplayConfig, kinds_of
-from palestra.config import Config, ConfigError, Fraction, InBranch, NonEmptyStr, NonNegativeInt, PositiveInt, check
+from palestra.config import (
+    Config,
+    ConfigError,
+    ConfigErrorItem,
+    Fraction,
+    InBranch,
+    NonEmptyStr,
+    NonNegativeInt,
+    PositiveInt,
+    check,
+)
 from palestra.randomness import U_GAMMA, mix
 from palestra.runtime.compiling import njit
 
@@ -123,10 +133,6 @@ class DataSetReplay(ReplayBuffer):
         if held_out is not None:
             self.held_out = {name: value.to(self.device) for name, value in held_out.items()}
 
-    def take_over(self, before: "DataSetReplay") -> None:
-        """Take the rows of the file from a buffer in whose place this one comes."""
-        self.data, self.held_out = before.data, before.held_out
-
     @property
     def is_empty(self) -> bool:
         return self.data is None
@@ -137,18 +143,25 @@ class DataSetReplay(ReplayBuffer):
         return 0.0 if self.data is None else self.num_drawn / len(self.data)
 
     def add(self, rows: Mapping[str, Tensor], valid: Tensor) -> None:
-        """Append own rows, as any buffer does. Raises ConfigError if they lack an entry of the file's rows."""
+        """Append own rows, as any buffer does. Raises ConfigError as `require_fit`."""
         assert self.data is not None
         if "legal" in self.data._kinds and "legal" not in rows:
             rows = {**rows, "legal": torch.ones_like(rows["next_legal"])}
-        if missing := [name for name in self.data._kinds if name not in rows]:
-            told = f"expected columns of what the player's own play has, too, but that has no {', '.join(missing)}"
-            raise ConfigError.at("replay_buffer.columns", told)
-        if not self._storage and (own := kinds_of({name: rows[name] for name in self.data._kinds})) != self.data._kinds:
-            message = f"expected rows as the player's own play has them, {own}, got {self.data._kinds}"
-            raise ConfigError.at("replay_buffer.columns", message)
+        if not self._storage or self.data._kinds.keys() - rows:
+            self.require_fit(rows)
         super().add({name: rows[name] for name in self.data._kinds}, valid)
         self._has_played = True
+
+    def require_fit(self, own: Mapping[str, Tensor]) -> None:
+        """Raise ConfigError, with paths from `replay_buffer` on, unless own rows have what the file's rows have."""
+        assert self.data is not None
+        extras, kinds, faults = self.config.columns.extras, kinds_of(own), {}
+        for name, kind in self.data._kinds.items():
+            if kinds.get(name) != kind:
+                columns = ", ".join(extras.get(name.removeprefix("extras."), []))
+                expected = f"expected {kinds.get(name, 'no such key')}, as in the player's own play"
+                faults[name] = f"{expected} (with rollout_length: null it does not play), got {kind} {columns}".strip()
+        ConfigError.require_none(ConfigErrorItem(f"replay_buffer.columns.{key}", text) for key, text in faults.items())
 
     def _allocate(self, rows: Mapping[str, Tensor]) -> None:
         """As in the base, with the rows' words in the order of the file's, because a batch has both."""

@@ -32,7 +32,7 @@ TRAINING = [
             "            return data.sample(batch_size)",
         ),
         ("memory = data if i < num else own", "memory = data"),
-        ("if not self._storage and (own :=", "if False and (own :="),
+        ("if kinds.get(name) != kind:", "if name not in kinds:"),
         ("            self.data.load_rows(0, rows)\n", ""),
     ),
     *mutants(
@@ -54,6 +54,7 @@ TRAINING = [
         ("        next_observation=_transformed(game, role, rows.next_observation),\n", ""),
         ("order[:num_held_out]", "order[num_held_out:]"),
         ("data.sha256)) != data.sha256:", "data.sha256)) is None:"),
+        ("if held.start and num != capacity:", "if False:"),
         ("if not 0 < num_held_out < num:", "if False:"),
     ),
     *mutants(
@@ -61,13 +62,16 @@ TRAINING = [
         GIVEN,
         ("for each in (~held_out, held_out))", "for each in (held_out, held_out))"),
         ("value if made.valid.all() else value[made.valid]", "value"),
+        ("self.buffer.require_fit(", "print("),
     ),
     *mutants(
         "kinds/games/trainer.py",
         GIVEN,
         ('            if name in state["worlds"]:', "            if True:"),
         ('            new["game"] = self.game.state_dict()', "            pass"),
-        ('        require_same_data(state.get("files", {}), self.given_data)\n', ""),
+        ("            require_branches(run.origin, self.config, self.given_data)\n", "            pass\n"),
+        ("            require_same_spaces(run.origin, self.config.game, self.game)\n", "            pass\n"),
+        ("            player.algorithm.take_over(before)\n", "            player.replay_buffer.data = before.data\n"),
     ),
     *mutants(
         "games/game.py",

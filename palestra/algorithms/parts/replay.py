@@ -4,6 +4,7 @@ Letters: N decisions.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -14,7 +15,8 @@ from palestra.algorithms.turn import Turn
 from palestra.buffers.data_set import DataSetReplay, DataSetReplayConfig
 from palestra.buffers.prioritized import PrioritizedReplay, PrioritizedReplayConfig
 from palestra.buffers.replay import ReplayBuffer, UniformReplayConfig, UserReplayConfig
-from palestra.config import ByName, Config, ConfigErrorItem, Fraction, InBranch, PositiveInt
+from palestra.config import ByName, Config, ConfigErrorItem, Fraction, InBranch, PositiveInt, below
+from palestra.games.policy import Policy
 from palestra.players.player import Player
 from palestra.rollouts.n_step import NStepConfig, TransitionBuilder
 from palestra.rollouts.transitions import Transitions
@@ -90,6 +92,24 @@ class LearnsByReplay(Algorithm):
         num = len(others["reward"])
         spread = torch.linspace(0, num - 1, min(num, MOST_HELD_OUT), dtype=torch.float64).long()
         self.buffer.take(learned, {name: value[spread] for name, value in others.items()} if len(spread) else None)
+        if self.config.rollout_length is not None and (policy := self.policy(explore=True)).observes == "observation":
+            with below(f"players.{self.player.name}.algorithm"):
+                self.buffer.require_fit(self._made_of(self._as_played(recorded, policy)))
+
+    def take_over(self, before: DataSetReplay) -> None:
+        """Take the rows of a file from the buffer of an algorithm in whose place this one comes."""
+        assert isinstance(self.buffer, DataSetReplay)
+        self.buffer.data, self.buffer.held_out = before.data, before.held_out
+
+    @torch.no_grad()
+    def _as_played(self, recorded: Transitions, policy: Policy) -> Transitions:
+        """Return the first of recorded decisions as it would be in play, in every world."""
+        device = self.player.device
+        rows = recorded.at(torch.zeros(self.player.num_worlds, dtype=torch.int64))
+        view = {name: value.to(device) for name, value in rows.observation.items()}
+        keys = torch.zeros(self.player.num_worlds, dtype=torch.int64, device=device)
+        decision = policy.act(view, rows.legal.to(device), keys, {})
+        return replace(rows, extras={name: value.cpu() for name, value in decision.extras.items()})
 
     def _made_of(self, recorded: Transitions) -> dict[str, Tensor]:
         """Return the rows that the transitions of the config make of recorded decisions: one sequence of a role."""

@@ -1,7 +1,9 @@
 """Hands recorded play to the players who learn from it."""
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -10,15 +12,19 @@ from torch import Tensor
 from palestra.algorithms.parts.action_heads import SAMPLED
 from palestra.algorithms.parts.replay import LearnsByReplay
 from palestra.buffers.data_set import DataSetReplay, HeldOutConfig
-from palestra.config import ConfigError, below, check
+from palestra.config import ConfigError, below
 from palestra.data.columns import require_same_files
-from palestra.games import OneGame
 from palestra.games.game import Game
 from palestra.kinds.games.config import RunConfig
 from palestra.kinds.games.recorded import RecordedPlay, read_play
 from palestra.players.player import Player
+from palestra.run.kinds import read_stored_config
 from palestra.runtime.limits import memory_needed
 from palestra.runtime.statistics import describe
+from palestra.storage.disk import Folder
+from palestra.storage.manifest import Manifest
+from palestra.storage.run_folder import RunFolder
+from palestra.storage.stored_files import CheckpointError
 
 
 @dataclass(frozen=True)
@@ -110,12 +116,14 @@ def require_same_data_files(before: Mapping[str, str], now: Iterable[GivenData])
             require_same_files(before, {data.file: data.sha256})
 
 
-def require_same_spaces(before: Mapping[str, Any], config: Any, game: Game) -> None:
-    """Raise ConfigError if a game does not fit in the place of `spaces`, in which players have learned.
+def require_same_spaces(checkpoint: Path, config: Any, game: Game) -> None:
+    """Raise ConfigError if the game of a branch does not fit in the place of `spaces`, in which players have learned.
 
-    before: the config of `spaces`. config: that of the game.
+    config: that of the game.
     """
-    stored: Any = check({"game": before}, OneGame).game
+    stored = read_stored_config(RunFolder.of_checkpoint(checkpoint).config).game
+    if stored.name == config.name:
+        return
     spaces = stored.build(game.device, "torch")
     for what, was, now in (
         ("observations", spaces.spaces, game.spaces),
@@ -129,13 +137,23 @@ def require_same_spaces(before: Mapping[str, Any], config: Any, game: Game) -> N
             raise ConfigError.at(f"game.observation.{key}", f"expected {before_it}, as with `spaces`, got {here}")
 
 
-def require_same_data(before: Mapping[str, str], now: Iterable[GivenData]) -> None:
-    """Raise ConfigError if players learn from other bytes than before, wherever these lie.
-
-    before: the SHA-256 of the file of each player, as a checkpoint holds them.
-    """
+def require_branches(checkpoint: Path, config: RunConfig, now: Iterable[GivenData]) -> None:
+    """Raise ConfigError if a branch learns from other bytes than its run, or cannot hold the rows of a checkpoint."""
+    run, rows = RunFolder.of_checkpoint(checkpoint), {}
+    stored, files = read_stored_config(run.config), run.facts().data_files
+    with suppress(CheckpointError):  # is told where the checkpoint is loaded
+        rows = Manifest.read(Folder(checkpoint)).buffers
     for data in now:
-        if (was := before.get(data.player, data.sha256)) != data.sha256:
-            expected = f"expected {data.file!r} with the content that the run began with (SHA-256 {was[:12]}...)"
-            message = f"{expected}, got another one ({data.sha256[:12]}...); put that file back, or begin a new run"
-            raise ConfigError.at(f"players.{data.player}.algorithm.replay_buffer.file", message)
+        before, buffer = stored.data_set_of(data.player), config.data_set_of(data.player)
+        with below(f"players.{data.player}.algorithm.replay_buffer"):
+            if (was := files.get(before.file, data.sha256)) != data.sha256:
+                expected = f"expected {data.file!r} with the content that the run began with (SHA-256 {was[:12]}...)"
+                message = f"{expected}, got another one ({data.sha256[:12]}...); put that file back, or begin a new run"
+                raise ConfigError.at("file", message)
+            for held in (each for name, each in rows.items() if name.split("~")[0] == data.player):  # of all replicas
+                num, capacity = held.num_added - held.start, buffer.capacity
+                if held.start and num != capacity:
+                    raise ConfigError.at("capacity", f"expected {num}, because own rows came round, got {capacity}")
+                if num > capacity:
+                    message = f"expected at least {num}, as many as {checkpoint} has own rows, got {capacity}"
+                    raise ConfigError.at("capacity", message)

@@ -73,6 +73,7 @@ def starting_data(algorithm: str, said: Data, overrides: Sequence[str]) -> Data:
         message = f"expected an algorithm with a replay buffer ({', '.join(known)}), got {algorithm!r}"
         raise ConfigError.at("replay_buffer.file", f"{message}, which learns from its own play alone")
     beside = joined(getattr(model, "usual_run", {}), dict(config.usual_run))
+    beside |= {} if file is None else {"trainer": "in_turn"}  # with `together` all learners play
     roles = beside.get("roles") or {role: role for role in game.roles}
     players: Data = {}
     if whose not in (None, *roles.values()):

@@ -31,7 +31,7 @@ from palestra.kinds.games.actors import ActedGame, ActorsLost, Here, Place, Ther
 from palestra.kinds.games.checks import check_algorithms, fault_of_players
 from palestra.kinds.games.config import RunConfig
 from palestra.kinds.games.descriptions import final_evaluations, turns_in_words, updates_in_words
-from palestra.kinds.games.given_data import give_data, require_same_data, require_same_data_files, require_same_spaces
+from palestra.kinds.games.given_data import give_data, require_branches, require_same_data_files, require_same_spaces
 from palestra.kinds.games.imported_players import copy_players
 from palestra.kinds.games.parts import build_evaluations, build_parts, check_seat, warm_start
 from palestra.kinds.games.seating import Seating, play_stream
@@ -210,11 +210,15 @@ class Trainer(Training):
             player.is_counted = True
             if self.run.begins_anew() and (start := warm_start(player, self.config)) is not None:
                 self.run.beginnings.append(start)
+        if run.origin is not None:
+            require_same_spaces(run.origin, self.config.game, self.game)
         with limited_threads(self.config.execution.num_threads):
             given = [give_data(player, self.game, self.config) for player in self.learners]
         self.given_data = [data for data in given if data is not None]
         if run.resumed:
             require_same_data_files(run.folder.facts().data_files, self.given_data)
+        if run.origin is not None:
+            require_branches(run.origin, self.config, self.given_data)
         run.beginnings += self.given_data
         run.data_files = {data.file: data.sha256 for data in self.given_data}
         self.has_statistics_in_common = self.config.actors is not None or not self.replica.is_alone
@@ -316,8 +320,8 @@ class Trainer(Training):
         self.lockstep.keep_copy(role := first_role(self.config, player.name), nets)
         before = player.replay_buffer
         config = take_nets(player, self.config, nets)
-        if isinstance(before, DataSetReplay) and isinstance(player.replay_buffer, DataSetReplay):
-            player.replay_buffer.take_over(before)
+        if isinstance(before, DataSetReplay) and isinstance(player.algorithm, LearnsByReplay):
+            player.algorithm.take_over(before)
         self.run.config, self.parts = config, replace(self.parts, config=config)
         self.run.count_time_in(self.run.time_log, self.buffers())
         self.run.note_call(*calls_of({role: nets}))
@@ -603,15 +607,12 @@ class Trainer(Training):
         worlds = {name: each.state_dict() for name, each in self.worlds.items()}
         players = {name: player.state_dict() for name, player in self.players.items() if player.algorithm is not None}
         acted: dict[str, Any] = {} if self.config.actors is None else {"collected": list(self.collected)}
-        if self.given_data:
-            acted["files"] = {data.player: data.sha256 for data in self.given_data}
         own = {"turn": self.turn, **acted, "metrics": self.metrics.state_dict(), "players": players, "worlds": worlds}
         own |= self.seating.state_dict() if self.seating.is_used else {}
         return super().state_dict() | own | {"game": self.game.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        require_same_data(state.get("files", {}), self.given_data)
         self.turn, self.collected = state["turn"], list(state.get("collected", []))
         self.metrics.load_state_dict(state["metrics"], self.device)
         self.game.load_state_dict(state["game"])
@@ -643,11 +644,8 @@ class Trainer(Training):
         before = [name for name in self.config.players if "algorithm" in was.get(name, {})]
         turn = sum(name in learning for name in before[: state["turn"]])
         new = {"players": players, "turn": turn}
-        if (
-            state["config"]["game"]["name"] != self.config.game.name
-        ):  # in place of `spaces`; the statistics are the file's
-            require_same_spaces(state["config"]["game"], self.config.game, self.game)
-            new["game"] = self.game.state_dict()
+        if state["config"]["game"]["name"] != self.config.game.name:  # in place of `spaces`
+            new["game"] = self.game.state_dict()  # the statistics are the file's
         if self.config.actors is not None:
             new["collected"] = [name for name in state.get("collected", []) if name in learning]
             if was != stored_config(self.config)["players"]:  # roll-outs under way may be others

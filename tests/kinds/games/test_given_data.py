@@ -34,7 +34,6 @@ from palestra.run.kinds import read_config
 from palestra.runtime.intervals import set_counts
 from palestra.scaling.states import equal
 from palestra.storage.facts import RunFacts
-from palestra.storage.stored_files import CheckpointError
 from palestra.training.training import Training
 from tests.games.gym_worlds import gym_data
 from tests.test_gym_training import lone_agent
@@ -192,8 +191,8 @@ def test_a_run_from_a_file_and_its_branch_into_play_go_on_to_the_same_bits() -> 
     assert isinstance(buffer, DataSetReplay)
     assert len(buffer) == 30
     assert buffer.num_drawn == 24 * 8 + 36 * 4
-    with pytest.raises(CheckpointError, match=r"a capacity of 30, because rows came round, got 40"):
-        Trainer.branch("played/checkpoints/latest", [changes[2].replace("30", "40"), "stop.after=70"], "more").fit()
+    with pytest.raises(ConfigError, match=rf"^{at}\.replay_buffer\.capacity: expected 30, because .* round, got 40$"):
+        Trainer.branch("played/checkpoints/latest", [changes[2].replace("30", "40"), "stop.after=70"], "more")
 
 
 def test_a_branch_needs_room_for_the_rows_that_there_are() -> None:
@@ -201,8 +200,8 @@ def test_a_branch_needs_room_for_the_rows_that_there_are() -> None:
     config = config_of("dqn", "play.npz", rollout_length=3, replay_buffer={"share_of_data": 0.5})
     num = fit(Path("run"), config).env_steps
     at, end = "players.agent.algorithm.replay_buffer.capacity", "stop.after=30"
-    with pytest.raises(CheckpointError, match=rf"a capacity of at least {num}, as there are rows, got {num - 1}"):
-        Trainer.branch("run/checkpoints/latest", [f"{at}={num - 1}", end], "less").fit()
+    with pytest.raises(ConfigError, match=rf"^{at}: expected at least {num}, as many as .* own rows, got {num - 1}$"):
+        Trainer.branch("run/checkpoints/latest", [f"{at}={num - 1}", end], "less")
     branch: Trainer = Trainer.branch("run/checkpoints/latest", [f"{at}={num}", end], "enough")
     branch.fit()
     assert branch.env_steps > num
@@ -220,7 +219,7 @@ def test_other_bytes_are_refused_with_both_hashes() -> None:
     shutil.copy("play.npz", "others.npz")
     changes = ["players.agent.algorithm.replay_buffer.file=others.npz", "stop.after=60"]
     with pytest.raises(ConfigError, match=rf"'others\.npz' with the content .*{before[:12]}.*{now[:12]}"):
-        Trainer.branch("run/checkpoints/latest", changes, "branch").fit()
+        Trainer.branch("run/checkpoints/latest", changes, "branch")
     Path("play.npz").unlink()
     with pytest.raises(
         ConfigError, match=r"players\.agent\.algorithm\.replay_buffer\.file: expected a file at 'play.npz'"
@@ -306,6 +305,9 @@ def test_a_game_may_take_the_place_of_spaces_while_nobody_plays() -> None:
     played: Trainer = Trainer.branch("apart/checkpoints/latest", changes, Path("played"))
     played.fit()
     assert (played.opt_steps, played.env_steps) == (40, 30)
+    clipped = json.dumps(game | {"observation": game["observation"] | {"clip": 5.0}})
+    with pytest.raises(ConfigError, match=r"^game\.observation\.clip: expected None, as with `spaces`, got 5"):
+        Trainer.branch("apart/checkpoints/latest", [f"game={clipped}", *changes[1:]])
     with pytest.raises(ConfigError, match=r"num_worlds: expected 3"):
         Trainer.branch("played/checkpoints/latest", ["num_worlds=2", "actors=null"])
 
@@ -366,9 +368,56 @@ def test_a_loss_of_one_s_own_is_tried_on_rows_of_the_file() -> None:
             make_trainer(config, run=Path("other"))
 
 
+def test_networks_that_are_handed_over_are_tried_where_the_file_has_columns_of_its_own() -> None:
+    record_play("play.npz", "cartpole")
+    told = {"columns": BUFFER["columns"] | {"extras": {"mine": ["reward"]}}}
+    trainer = make_trainer(config_of("off_policy", "play.npz", replay_buffer=told, **NO_PLAY))
+    with pytest.raises(
+        ConfigError, match=r"^players\.agent\.algorithm\.loss\.name: .* fails: AssertionError: not zeros"
+    ):
+        trainer.set_model(OfZeros(4, 2))
+
+
+class OfZeros(nn.Linear):
+    """A network that fails on all that was observed."""
+
+    def forward(self, observation: Tensor) -> Tensor:
+        assert not observation.any(), "not zeros"
+        return super().forward(observation)
+
+
+@pytest.mark.parametrize("algorithm", ["dqn", "bc"])
+def test_columns_that_play_lacks_are_refused_before_anything_is_played(algorithm: str) -> None:
+    record_play("play.npz", "cartpole")
+    with np.load("play.npz") as file:
+        np.savez("play.npz", **file, logits=file["reward"][:, None])
+    made = starting_data(algorithm, {"name": "cartpole"}, ["replay_buffer.file=play.npz"])
+    extras = {"mine": ["reward", "action"], "log_prob": ["logits"]}
+    keys = ["replay_buffer.columns.extras=" + json.dumps(extras), "rollout_length=2", *SMALL]
+    with pytest.raises(ConfigError) as error:
+        make_trainer(read_config(made, keys))
+    at = "players.agent.algorithm.replay_buffer.columns.extras"
+    own = "torch.float32 ()" if algorithm == "bc" else "no such key"
+    told = [f"{at}.log_prob: expected {own}", f"{at}.mine: expected no such key"]
+    assert [str(item).partition(",")[0] for item in error.value.errors] == told
+    make_trainer(read_config(made, [*keys, "rollout_length=null"]))
+    with np.load("play.npz") as file:
+        np.savez("play.npz", **{**file, "logits": file["reward"]})
+    if algorithm == "bc":
+        fit(Path("run"), read_config(made, [*keys, "replay_buffer.columns.extras={log_prob: [logits]}"]))
+
+
 def test_whose_file_it_is_is_a_player() -> None:
     with pytest.raises(ConfigError, match=r"^players\.first: unknown key; the known players: player$"):
         starting_data("bc", {"name": "tic_tac_toe"}, ["players.first.algorithm.replay_buffer.file=play.npz"])
+
+
+def test_a_first_file_with_recorded_play_gives_turns_where_all_would_play_together() -> None:
+    assert starting_data("dqn", {"name": "harvest"}, [])["trainer"]["name"] == "together"
+    np.savez("play.npz", observation=np.zeros((4, 2)), action=np.zeros(4, dtype=int), reward=np.zeros(4))
+    words = ["players.farmer_0.algorithm.replay_buffer.file=play.npz"]
+    config = read_config(starting_data("bc", {"name": "harvest"}, words), [])
+    assert config.trainer.name == "in_turn"
 
 
 def test_what_another_policy_drew_before_it_was_squashed_is_not_taken_for_one_s_own() -> None:
@@ -446,7 +495,7 @@ def test_references_add_a_score_between_random_play_and_an_expert() -> None:
         (
             ["trainer=together"],
             "players.agent.algorithm.rollout_length",
-            "expected an integer >= 1 with trainer 'together'",
+            "with trainer 'together' (with trainer.name=in_turn it need not play)",
         ),
         (["actors={num: 1, lag: 1}"], "actors", "expected null, because nobody plays"),
         (
