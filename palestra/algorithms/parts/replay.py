@@ -15,7 +15,18 @@ from palestra.algorithms.turn import Turn
 from palestra.buffers.data_set import DataSetReplay, DataSetReplayConfig
 from palestra.buffers.prioritized import PrioritizedReplay, PrioritizedReplayConfig
 from palestra.buffers.replay import ReplayBuffer, UniformReplayConfig, UserReplayConfig
-from palestra.config import ByName, Config, ConfigErrorItem, Fraction, InBranch, PositiveInt, below
+from palestra.config import (
+    ByName,
+    Config,
+    ConfigError,
+    ConfigErrorItem,
+    Fraction,
+    InBranch,
+    PositiveInt,
+    UserConfig,
+    below,
+    failure,
+)
 from palestra.games.policy import Policy
 from palestra.players.player import Player
 from palestra.rollouts.n_step import NStepConfig, TransitionBuilder
@@ -89,6 +100,9 @@ class LearnsByReplay(Algorithm):
         assert isinstance(self.buffer, DataSetReplay)
         parts = (recorded if each.all() else recorded.at(each.nonzero()[:, 0]) for each in (~held_out, held_out))
         learned, others = map(self._made_of, parts)
+        if not len(learned["reward"]):
+            message = f"expected valid rows of recorded play, got none of {self.config.transitions.name!r}"
+            raise ConfigError.at(f"players.{self.player.name}.algorithm.transitions.name", message)
         num = len(others["reward"])
         spread = torch.linspace(0, num - 1, min(num, MOST_HELD_OUT), dtype=torch.float64).long()
         self.buffer.take(learned, {name: value[spread] for name, value in others.items()} if len(spread) else None)
@@ -113,11 +127,17 @@ class LearnsByReplay(Algorithm):
 
     def _made_of(self, recorded: Transitions) -> dict[str, Tensor]:
         """Return the rows that the transitions of the config make of recorded decisions: one sequence of a role."""
-        num, config = len(recorded.valid), self.config
-        made = recorded
-        if num:
-            made = config.transitions.build(config.gamma, num, self.player.moves[:1], recorded.valid.device)(recorded)
-        return {name: value if made.valid.all() else value[made.valid] for name, value in made.rows().items()}
+        num, config, made = len(recorded.valid), self.config, recorded
+        try:
+            if num:
+                build, moves = config.transitions.build, self.player.moves[:1]
+                made = build(config.gamma, num, moves, recorded.valid.device)(recorded)
+            return {name: value if made.valid.all() else value[made.valid] for name, value in made.rows().items()}
+        except Exception as error:
+            if not isinstance(config.transitions, UserConfig):
+                raise
+            message = f"{config.transitions.name!r} fails on recorded play: {failure(error)}"
+            raise ConfigError.at(f"players.{self.player.name}.algorithm.transitions.name", message) from error
 
     def roll_out(self, turn: Turn) -> None:
         """Play, and add the roll-out to the buffer, unless the player learns from recorded play alone."""

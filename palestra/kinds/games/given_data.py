@@ -98,7 +98,7 @@ def held_out_rows(config: HeldOutConfig | None, episode: Tensor) -> Tensor:
     num = int(episode.max()) + 1
     num_held_out = round(config.fraction * num)
     if not 0 < num_held_out < num:
-        expected = f"expected a fraction of {num} episodes that leaves some on both sides"
+        expected = f"expected a fraction of {num} episode(s) that leaves some on both sides (null: none is held out)"
         raise ConfigError.at("replay_buffer.held_out.fraction", f"{expected}, got {config.fraction}")
     order = torch.randperm(num, generator=torch.Generator().manual_seed(config.seed))
     return torch.isin(episode, order[:num_held_out])

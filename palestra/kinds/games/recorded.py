@@ -37,6 +37,7 @@ OF_COLUMNS = re.compile(  # an override of them: whose, and what it says
     r"(?:(?:players\.([^.=]+)\.)?(?:[^=]*\.)?replay_buffer\.)?(columns(?:\.[^=]*)?=.*)", re.DOTALL
 )
 ROUNDING = 1e-6
+FINITE = "finite numbers of float32's range"
 WORDS = {"true": 1, "1": 1, "1.0": 1, "false": 0, "0": 0, "0.0": 0}  # of flags in tables; letters may be capital
 Array = np.ndarray[Any, Any]
 
@@ -185,8 +186,8 @@ class _Rows:
         if found.shape != (self.num,):
             got = f"got {found.shape}"
             raise ConfigError.at("columns.episode", f"expected a value in each of {self.num} rows of {name!r}, {got}")
-        if found.dtype != object:
-            self.require(np.isfinite(found), "columns.episode", "a number in every row", found)
+        lacks = found == "" if found.dtype == object else ~np.isfinite(found)
+        self.require(~lacks, "columns.episode", "a number or text in every row", np.where(lacks, np.nan, 0.0))
         is_new: Array = found[1:] != found[:-1]
         return is_new
 
@@ -293,7 +294,7 @@ class _Rows:
         if over is not None and joined.dtype.kind == "f" and not np.isfinite(joined).all():
             lacks, joined = over & ~np.isfinite(joined).reshape(self.num, -1).all(axis=1), joined.copy()
             joined[lacks] = 0
-        self.require_finite(joined, path, joined)
+        self.require_finite(joined, path, joined, "0 or 1 in every row" if words else FINITE)
         return np.require(joined, requirements=["C", "W"])
 
     def flags(self, names: Columns, path: str, over: Array | None = None) -> Array:
@@ -324,9 +325,9 @@ class _Rows:
         self.require(found == values, path, f"whole numbers ({kind})", values)
         return found
 
-    def require_finite(self, values: Array, path: str, told: Array) -> None:
+    def require_finite(self, values: Array, path: str, told: Array, what: str = FINITE) -> None:
         if values.dtype.kind == "f" and not np.isfinite(values).all():
-            self.require(np.isfinite(values), path, "finite numbers of float32's range", told)
+            self.require(np.isfinite(values), path, what, told)
 
     def require(self, is_sound: Array, path: str, what: str, values: Array) -> None:
         """Raise ConfigError for the first row that is not sound. is_sound: bool (N,) or (N, ...). values: (N, ...)."""

@@ -4,6 +4,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from palestra.kinds.games.trainer import Trainer
 from palestra.nets.weights import evaluation_mode
 from palestra.players import make_script
 from palestra.rollouts import fuse
+from palestra.rollouts.n_step import TransitionBuilder
 from palestra.rollouts.transitions import Transitions
 from palestra.run.kinds import read_config
 from palestra.runtime.intervals import set_counts
@@ -225,6 +227,9 @@ def test_other_bytes_are_refused_with_both_hashes() -> None:
         ConfigError, match=r"players\.agent\.algorithm\.replay_buffer\.file: expected a file at 'play.npz'"
     ):
         fit(Path("run"))
+    config = Path("run/config.yml").read_bytes()
+    done = CliRunner().invoke(app, ["extend", "run", "stop.after=60"])
+    assert (done.exit_code, Path("run/config.yml").read_bytes()) == (2, config)
     policy = load_player("run")  # whoever only acts needs no data
     assert policy.opt_steps > 0
 
@@ -334,6 +339,26 @@ def test_networks_that_are_handed_over_learn_from_the_file_too() -> None:
     trainer.set_model(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)))
     trainer.fit()
     assert trainer.opt_steps == 24
+
+
+class Selects(TransitionBuilder):
+    """Keeps the rows whose log_prob is above a number, if the file says log_prob, else fails."""
+
+    class Config(UserConfig):
+        least: float
+
+    def __call__(self, experience: Transitions) -> Transitions:
+        return replace(experience, valid=experience.valid & (experience.extras["log_prob"] > self.config.least))
+
+
+def test_a_transition_builder_of_one_s_own_that_fails_or_leaves_no_row_is_told_in_a_line() -> None:
+    record_play("play.npz", "cartpole")
+    at, steps = "players.agent.algorithm.transitions.name", {"name": f"{__name__}:Selects", "least": 2.0}
+    told = {"columns": BUFFER["columns"] | {"extras": {"log_prob": ["reward"]}}}
+    for buffer, error in (({}, ".* fails on recorded play: KeyError: 'log_prob'"), (told, "expected valid rows")):
+        with pytest.raises(ConfigError, match=rf"^{at}: {error}"):
+            make_trainer(config_of("dqn", "play.npz", transitions=steps, replay_buffer=buffer, **NO_PLAY))
+    make_trainer(config_of("dqn", "play.npz", transitions=steps | {"least": 0.5}, replay_buffer=told, **NO_PLAY))
 
 
 class Remembers(OffPolicyLoss):

@@ -422,6 +422,21 @@ BAD: dict[str, tuple[Any, dict[str, Any], str]] = {
         {"terminated": [0, 2, 0, 1]},
         "columns.terminated: expected 0 or 1 in every row, got 2.0 in row 1",
     ),
+    "a flag that lacks": (
+        BOX,
+        {"terminated": [0, np.nan, 0, 1]},
+        "columns.terminated: expected 0 or 1 in every row, got nan in row 1",
+    ),
+    "an episode without a name": (
+        BOX,
+        {"episode": ["a", "", "b", "b"]},
+        "columns.episode: expected a number or text in every row, got nan in row 1",
+    ),
+    "arrays of texts": (
+        BOX,
+        {"observation": [["a", "b"]] * 4},
+        "columns.observation.observation: expected numbers in the column 'observation', got arrays of texts",
+    ),
     "texts": (
         BOX,
         {"reward": ["a", "1", "2", "3"]},
