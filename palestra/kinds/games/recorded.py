@@ -36,6 +36,7 @@ KNOWN = {  # columns of our own files, of which Minari's sets have the names, to
 OF_COLUMNS = re.compile(  # an override of them: whose, and what it says
     r"(?:(?:players\.([^.=]+)\.)?(?:[^=]*\.)?replay_buffer\.)?(columns(?:\.[^=]*)?=.*)", re.DOTALL
 )
+OF_BATCHES = ("discount", "weight")  # of the next value after n steps, of rows that are drawn by priority
 ROUNDING = 1e-6
 FINITE = "finite numbers of float32's range"
 WORDS = {"true": 1, "1": 1, "1.0": 1, "false": 0, "0": 0, "0.0": 0}  # of flags in tables; letters may be capital
@@ -154,6 +155,9 @@ class _Rows:
             following = self.observation("next_observation", terminated)
         found |= {f"next_observation.{name}": value for name, value in following.items()}
         for name, each in columns.extras.items():
+            if name in OF_BATCHES:
+                message = f"expected another name, because a batch has something else under it, got {name!r}"
+                raise ConfigError.at(f"columns.extras.{name}", message)
             found[f"extras.{name}"] = torch.from_numpy(self.numbers(each, f"columns.extras.{name}"))
         found |= {"action": self.action(every.expand(num, -1) if legal is None else legal)}
         found |= {"reward": torch.from_numpy(reward), "truncated": torch.from_numpy(truncated), "terminated": over}

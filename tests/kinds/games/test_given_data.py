@@ -443,6 +443,12 @@ def test_a_first_file_with_recorded_play_gives_turns_where_all_would_play_togeth
     words = ["players.farmer_0.algorithm.replay_buffer.file=play.npz"]
     config = read_config(starting_data("bc", {"name": "harvest"}, words), [])
     assert config.trainer.name == "in_turn"
+    assert config.learners() == ["farmer_0"]
+    shutil.copy("play.npz", "other.npz")
+    words += ["players.farmer_1.algorithm.replay_buffer.file=other.npz"]
+    both = read_config(starting_data("bc", {"name": "harvest"}, words), [])
+    files = {name: data.file for name in both.learners() if (data := both.data_set_of(name))}
+    assert files == {"farmer_0": "play.npz", "farmer_1": "other.npz"}
 
 
 def test_what_another_policy_drew_before_it_was_squashed_is_not_taken_for_one_s_own() -> None:

@@ -484,6 +484,14 @@ def test_unknown_columns_and_entries_are_told() -> None:
     )
 
 
+def test_columns_have_no_names_under_which_batches_have_something_else() -> None:
+    game, columns = Told(BOX, 2), find_columns(save(), Told(BOX, 2), "agent")
+    assert "extras.w" in read("data.npz", game, columns, extras={"w": ["reward"]}).rows.rows()
+    for name in ("weight", "discount"):
+        line = refusal("data.npz", game, columns, extras={name: ["reward"]})
+        assert line.startswith(f"replay_buffer.columns.extras.{name}: expected another name, because"), line
+
+
 def test_what_lacks_after_the_end_does_not_matter() -> None:
     following = np.array([[1, 2], [np.nan, np.nan], [3, 4], [5, np.nan]])
     found = read(save(next_observation=following), Told(BOX, 2))
