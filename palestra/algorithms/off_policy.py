@@ -30,7 +30,6 @@ from palestra.algorithms.parts.playing import PlaysByHeads, PlaysByValue
 from palestra.algorithms.parts.return_distributions import QValues
 from palestra.algorithms.terms import metrics_of, total_loss
 from palestra.algorithms.turn import Turn
-from palestra.buffers.data_set import DataSetReplay
 from palestra.config import (
     ByName,
     ConfigError,
@@ -257,13 +256,13 @@ class OffPolicy(replay.LearnsByReplay, PlaysByHeads, PlaysByValue):
         super().take_data(recorded, held_out)
         self.try_loss_on_data()
 
-    def take_over(self, before: DataSetReplay) -> None:
+    def take_over(self, before: Any) -> None:
         super().take_over(before)
         self.try_loss_on_data()
 
     def try_loss_on_data(self) -> None:
-        data: Any = self.buffer.data  # type: ignore[attr-defined]
-        self.try_loss(Transitions.from_rows(data.rows(0, min(off_policy_loss.NUM_TRIED, len(data)))))
+        if (data := getattr(self.buffer, "data", None)) is not None:
+            self.try_loss(Transitions.from_rows(data.rows(0, min(off_policy_loss.NUM_TRIED, len(data)))))
 
     # ---- what it learns --------------------------------------------------------------------------------
 

@@ -71,7 +71,12 @@ TRAINING = [
         ('            new["game"] = self.game.state_dict()', "            pass"),
         ("            require_branches(run.origin, self.config, self.given_data)\n", "            pass\n"),
         ("            require_same_spaces(run.origin, self.config.game, self.game)\n", "            pass\n"),
-        ("            player.algorithm.take_over(before)\n", "            player.replay_buffer.data = before.data\n"),
+    ),
+    *mutants(
+        "kinds/games/user_nets.py",
+        GIVEN,
+        ("            player.algorithm.take_over(before)\n", "            pass\n"),
+        ("        vars(player).update(known)\n", ""),
     ),
     *mutants(
         "games/game.py",

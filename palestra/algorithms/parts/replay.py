@@ -110,10 +110,10 @@ class LearnsByReplay(Algorithm):
             with below(f"players.{self.player.name}.algorithm"):
                 self.buffer.require_fit(self._made_of(self._as_played(recorded, policy)))
 
-    def take_over(self, before: DataSetReplay) -> None:
-        """Take the rows of a file from the buffer of an algorithm in whose place this one comes."""
-        assert isinstance(self.buffer, DataSetReplay)
-        self.buffer.data, self.buffer.held_out = before.data, before.held_out
+    def take_over(self, before: Any) -> None:
+        """Take recorded play from the algorithm in whose place this one comes, if that has any."""
+        if isinstance(self.buffer, DataSetReplay):
+            self.buffer.data, self.buffer.held_out = before.buffer.data, before.buffer.held_out
 
     @torch.no_grad()
     def _as_played(self, recorded: Transitions, policy: Policy) -> Transitions:

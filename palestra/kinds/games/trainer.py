@@ -22,7 +22,6 @@ from palestra.algorithms.ppo import PPOConfig
 from palestra.algorithms.sac import SACConfig
 from palestra.algorithms.td3 import TD3Config
 from palestra.algorithms.turn import Turn
-from palestra.buffers.data_set import DataSetReplay
 from palestra.buffers.replay import ReplayBuffer
 from palestra.games.config import NotDeclared
 from palestra.games.info import InfoFields
@@ -125,6 +124,12 @@ def _count_opt_steps(trainer: "Trainer", player: Player, num: int) -> None:
     for each in (player, trainer):
         count(each, opt_steps=num)
     trainer.epoch_counts["updates"] += num
+
+
+def _playing(player: Player) -> Player:
+    if player.worlds is None:
+        raise ValueError(f"expected a player that plays, got {player.name!r}, which learns from recorded play alone")
+    return player
 
 
 class SecondRollOut(RuntimeError):
@@ -318,10 +323,7 @@ class Trainer(Training):
         role, nets = seat_and_nets(self.learners, role, nets)
         player = self.player_of(role)
         self.lockstep.keep_copy(role := first_role(self.config, player.name), nets)
-        before = player.replay_buffer
         config = take_nets(player, self.config, nets)
-        if isinstance(before, DataSetReplay) and isinstance(player.algorithm, LearnsByReplay):
-            player.algorithm.take_over(before)
         self.run.config, self.parts = config, replace(self.parts, config=config)
         self.run.count_time_in(self.run.time_log, self.buffers())
         self.run.note_call(*calls_of({role: nets}))
@@ -394,7 +396,7 @@ class Trainer(Training):
 
     def roll_out_of(self, player: Player, num_rounds: int) -> Transitions:
         """Do `roll_out` for a learning player, which need not be the one that `roles` names for a seat."""
-        return self._handed_out(player, self._play([player], num_rounds))
+        return self._handed_out(player, self._play([_playing(player)], num_rounds))
 
     def _handed_out(self, player: Player, by_role: Mapping[str, Transitions]) -> Transitions:
         """Show a roll-out of a player to the callbacks, and return its rows as one batch."""
@@ -515,10 +517,7 @@ class Trainer(Training):
         They are sums of the environment's own rewards, played with exploration. All replicas must ask, and get those of
         each, one after the other. Waits for a GPU.
         """
-        if (player := self.player_of(role)).worlds is None:
-            raise ValueError(
-                f"expected a player that plays, got {player.name!r}, which learns from recorded play alone"
-            )
+        player = _playing(self.player_of(role))
         returns: Tensor = self.fused_game.recent_returns(player.worlds)[:, self.game.roles.index(role)]
         return [*chain.from_iterable(self.replica.each("recent returns", returns.tolist()))]
 

@@ -336,9 +336,15 @@ def test_another_player_may_play_while_one_learns_from_recorded_play(make_config
 def test_networks_that_are_handed_over_learn_from_the_file_too() -> None:
     record_play("play.npz", "cartpole")
     trainer: Trainer = make_trainer(config_of("dqn", "play.npz", **NO_PLAY), run=Path("run"))
+    before = trainer.agent_net
+    with pytest.raises(ConfigError, match=r"^players\.agent\.algorithm\.net: expected outputs of shape"):
+        trainer.set_model(nn.Linear(4, 3))
+    assert trainer.agent_net is before
     trainer.set_model(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)))
     trainer.fit()
     assert trainer.opt_steps == 24
+    with pytest.raises(ValueError, match="expected a player that plays, got 'agent', which learns from recorded play"):
+        trainer.roll_out("agent", 1)
 
 
 class Selects(TransitionBuilder):
@@ -397,10 +403,12 @@ def test_networks_that_are_handed_over_are_tried_where_the_file_has_columns_of_i
     record_play("play.npz", "cartpole")
     told = {"columns": BUFFER["columns"] | {"extras": {"mine": ["reward"]}}}
     trainer = make_trainer(config_of("off_policy", "play.npz", replay_buffer=told, **NO_PLAY))
+    before = trainer.agent_net
     with pytest.raises(
         ConfigError, match=r"^players\.agent\.algorithm\.loss\.name: .* fails: AssertionError: not zeros"
     ):
         trainer.set_model(OfZeros(4, 2))
+    assert trainer.agent_net is before
 
 
 class OfZeros(nn.Linear):
