@@ -13,17 +13,7 @@ from torch import Tensor
 
 from palestra.buffers.packed import is_image, num_rows
 from palestra.buffers.replay import PIECE, ReplayBuffer, ReplayConfig, UniformReplayConfig, kinds_of
-from palestra.config import (
-    Config,
-    ConfigError,
-    ConfigErrorItem,
-    Fraction,
-    InBranch,
-    NonEmptyStr,
-    NonNegativeInt,
-    PositiveInt,
-    check,
-)
+from palestra.config import Config, ConfigError, Fraction, InBranch, NonEmptyStr, NonNegativeInt, PositiveInt, check
 from palestra.randomness import U_GAMMA, mix
 from palestra.runtime.compiling import njit
 
@@ -121,7 +111,8 @@ class DataSetReplay(ReplayBuffer):
 
     def take(self, rows: Mapping[str, Tensor], held_out: Mapping[str, Tensor] | None) -> None:
         """Take the rows of the file, on the CPU, which all are drawn from now on, and those that are held out."""
-        num = num_rows(rows)
+        if not (num := num_rows(rows)):
+            raise ConfigError.at("transitions.name", "expected some that keep a row of recorded play, got none")
         keys = self.config.model_dump(include={"layout", "scratch_folder"}) | {"name": "uniform", "capacity": num}
         self.data = ReplayBuffer(check(keys, UniformReplayConfig), self.device, *self._of_stream)
         if not any(map(is_image, rows.values())):
@@ -155,13 +146,11 @@ class DataSetReplay(ReplayBuffer):
     def require_fit(self, own: Mapping[str, Tensor]) -> None:
         """Raise ConfigError, with paths from `replay_buffer` on, unless own rows have what the file's rows have."""
         assert self.data is not None
-        extras, kinds, faults = self.config.columns.extras, kinds_of(own), {}
+        kinds = kinds_of(own)
         for name, kind in self.data._kinds.items():
-            if kinds.get(name) != kind:
-                columns = ", ".join(extras.get(name.removeprefix("extras."), []))
-                expected = f"expected {kinds.get(name, 'no such key')}, as in the player's own play"
-                faults[name] = f"{expected} (with rollout_length: null it does not play), got {kind} {columns}".strip()
-        ConfigError.require_none(ConfigErrorItem(f"replay_buffer.columns.{key}", text) for key, text in faults.items())
+            if (wanted := kinds.get(name, "no such key")) != kind:
+                told = f"expected {wanted}, as in the player's own play (with rollout_length: null it does not play)"
+                raise ConfigError.at(f"replay_buffer.columns.{name}", f"{told}, got {kind}")
 
     def _allocate(self, rows: Mapping[str, Tensor]) -> None:
         """As in the base, with the rows' words in the order of the file's, because a batch has both."""

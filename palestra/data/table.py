@@ -304,10 +304,9 @@ def check_column(name: str, column: Column, is_categorical: bool, remedy: str = 
 
     remedy: what to do if texts stand where numbers should.
     """
-    if column.ndim > 1 and column.dtype == object and not is_categorical:
-        raise ConfigError.at("", f"expected numbers in the column {name!r}, got arrays of texts")
-    if column.ndim > 1 and is_categorical:
-        raise ConfigError.at("", f"expected a number or text in each row of the category {name!r}, got an array")
+    if column.ndim > 1 and (is_categorical or column.dtype == object):
+        wanted = "a number or text in each row of the category" if is_categorical else "numbers in the column"
+        raise ConfigError.at("", f"expected {wanted} {name!r}, got an array{'' if is_categorical else ' of texts'}")
     if column.dtype == object:
         texts = column.tolist()
         if not is_categorical:

@@ -107,7 +107,7 @@ def test_columns_of_other_names_are_named_also_without_a_game() -> None:
             "replay_buffer.column.action=[steering]: expected replay_buffer.col",
         ),
         ("columns.truncated=cost", "replay_buffer.columns.truncated: expected 0 or 1 in every row, got -1.0 in row 0"),
-        ("columns.terminated=name", "expected true or false, or 1 or 0, in the column 'name', got 'b' in row 1 ("),
+        ("columns.terminated=name", "expected true or false, or 1 or 0, in 'name', got 'b' in row 1 ("),
     ],
 )
 def test_words_that_name_no_columns_are_told_in_a_line(word: str, told: str) -> None:

@@ -189,7 +189,7 @@ def test_a_player_is_told_in_python_and_exported_where_some_actions_are_illegal(
     actions, _ = palestra.load_player(run).predict(np.zeros((5, 4), np.float32), legal=np.array([[False, True]] * 5))
     assert actions.tolist() == [1] * 5
     line = told("ask", run, "--observation", "[0.1,0,0,0]", code=2)
-    assert line.startswith("--observation: expected player.predict(observation, legal=FLAGS) in Python, because")
+    assert line.startswith("--observation: expected --board, or in Python predict(..., legal=FLAGS), as observations")
     assert "acts as the player in 512 decisions" in told("export", run)
 
 

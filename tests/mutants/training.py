@@ -32,7 +32,7 @@ TRAINING = [
             "            return data.sample(batch_size)",
         ),
         ("memory = data if i < num else own", "memory = data"),
-        ("if kinds.get(name) != kind:", "if name not in kinds:"),
+        ('if (wanted := kinds.get(name, "no such key")) != kind:', 'if (wanted := kinds.get(name, "")) == "":'),
         ("            self.data.load_rows(0, rows)\n", ""),
     ),
     *mutants(
@@ -53,8 +53,7 @@ TRAINING = [
         ("value[~held_out] if held_out.any() else value", "value"),
         ("        next_observation=_transformed(game, role, rows.next_observation),\n", ""),
         ("order[:num_held_out]", "order[num_held_out:]"),
-        ("data.sha256)) != data.sha256:", "data.sha256)) is None:"),
-        ("if held.start and num != capacity:", "if False:"),
+        ("before = files.get(stored.data_set_of(data.player).file, data.sha256)", "before = data.sha256"),
         ("if not 0 < num_held_out < num:", "if False:"),
     ),
     *mutants(
@@ -63,20 +62,20 @@ TRAINING = [
         ("for each in (~held_out, held_out))", "for each in (held_out, held_out))"),
         ("value if made.valid.all() else value[made.valid]", "value"),
         ("self.buffer.require_fit(", "print("),
+        ("            self.buffer.data, self.buffer.held_out = before.data, before.held_out\n", "            pass\n"),
     ),
     *mutants(
         "kinds/games/trainer.py",
         GIVEN,
         ('            if name in state["worlds"]:', "            if True:"),
         ('            new["game"] = self.game.state_dict()', "            pass"),
-        ("            require_branches(run.origin, self.config, self.given_data)\n", "            pass\n"),
-        ("            require_same_spaces(run.origin, self.config.game, self.game)\n", "            pass\n"),
+        ("            require_same_play(copies, self.config, self.game, self.given_data)\n", "            pass\n"),
+        ("            require_room(run.origin, self.buffers())\n", "            pass\n"),
     ),
     *mutants(
         "kinds/games/user_nets.py",
         GIVEN,
-        ("            player.algorithm.take_over(before)\n", "            pass\n"),
-        ("        vars(player).update(known)\n", ""),
+        ("        vars(player).update(before)\n", ""),
     ),
     *mutants(
         "games/game.py",

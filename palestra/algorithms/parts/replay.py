@@ -15,22 +15,10 @@ from palestra.algorithms.turn import Turn
 from palestra.buffers.data_set import DataSetReplay, DataSetReplayConfig
 from palestra.buffers.prioritized import PrioritizedReplay, PrioritizedReplayConfig
 from palestra.buffers.replay import ReplayBuffer, UniformReplayConfig, UserReplayConfig
-from palestra.config import (
-    ByName,
-    Config,
-    ConfigError,
-    ConfigErrorItem,
-    Fraction,
-    InBranch,
-    PositiveInt,
-    UserConfig,
-    below,
-    failure,
-)
-from palestra.games.policy import Policy
+from palestra.config import ByName, Config, ConfigErrorItem, Fraction, InBranch, PositiveInt
 from palestra.players.player import Player
 from palestra.rollouts.n_step import NStepConfig, TransitionBuilder
-from palestra.rollouts.transitions import Transitions
+from palestra.rollouts.transitions import Transitions, by_tensor
 
 MOST_HELD_OUT = 4096  # rows by which the loss on held-out episodes is told
 
@@ -86,58 +74,40 @@ class LearnsByReplay(Algorithm):
 
     def __init__(self, config: Any, player: Player) -> None:
         super().__init__(config, player)
+        before = player.replay_buffer  # of the algorithm in whose place this one comes
         self.buffer: ReplayBuffer = config.replay_buffer.build(player.device, player.seed, player.own_stream("replay"))
+        if isinstance(before, DataSetReplay) and isinstance(self.buffer, DataSetReplay):
+            self.buffer.data, self.buffer.held_out = before.data, before.held_out
         self.transition_builder: TransitionBuilder = config.transitions.build(
             config.gamma, config.rollout_length or 1, player.moves, player.device
         )
         player.replay_buffer = self.buffer
 
+    @torch.no_grad()
     def take_data(self, recorded: Transitions, held_out: Tensor) -> None:
         """Take recorded decisions of the player, in the order of time, as a buffer with a data set wants them.
 
-        They are on the CPU. held_out: bool (N,), those from which nothing is learned, all of an episode or none.
+        They are on the CPU. held_out: bool (N,), those from which nothing is learned, all of an episode or none. Raises
+        ConfigError, at paths below the algorithm's config, for decisions that do not fit, such as the player's own.
         """
         assert isinstance(self.buffer, DataSetReplay)
         parts = (recorded if each.all() else recorded.at(each.nonzero()[:, 0]) for each in (~held_out, held_out))
         learned, others = map(self._made_of, parts)
-        if not len(learned["reward"]):
-            message = f"expected valid rows of recorded play, got none of {self.config.transitions.name!r}"
-            raise ConfigError.at(f"players.{self.player.name}.algorithm.transitions.name", message)
         num = len(others["reward"])
         spread = torch.linspace(0, num - 1, min(num, MOST_HELD_OUT), dtype=torch.float64).long()
         self.buffer.take(learned, {name: value[spread] for name, value in others.items()} if len(spread) else None)
         if self.config.rollout_length is not None and (policy := self.policy(explore=True)).observes == "observation":
-            with below(f"players.{self.player.name}.algorithm"):
-                self.buffer.require_fit(self._made_of(self._as_played(recorded, policy)))
-
-    def take_over(self, before: Any) -> None:
-        """Take recorded play from the algorithm in whose place this one comes, if that has any."""
-        if isinstance(self.buffer, DataSetReplay):
-            self.buffer.data, self.buffer.held_out = before.buffer.data, before.buffer.held_out
-
-    @torch.no_grad()
-    def _as_played(self, recorded: Transitions, policy: Policy) -> Transitions:
-        """Return the first of recorded decisions as it would be in play, in every world."""
-        device = self.player.device
-        rows = recorded.at(torch.zeros(self.player.num_worlds, dtype=torch.int64))
-        view = {name: value.to(device) for name, value in rows.observation.items()}
-        keys = torch.zeros(self.player.num_worlds, dtype=torch.int64, device=device)
-        decision = policy.act(view, rows.legal.to(device), keys, {})
-        return replace(rows, extras={name: value.cpu() for name, value in decision.extras.items()})
+            zeros, device = torch.zeros(self.player.num_worlds, dtype=torch.int64), self.player.device
+            rows = Transitions(**by_tensor(lambda each: each[zeros].to(device), vars(recorded)))
+            extras = policy.act(rows.observation, rows.legal, zeros.to(device), {}).extras
+            self.buffer.require_fit(self._made_of(replace(rows, extras=extras)))
 
     def _made_of(self, recorded: Transitions) -> dict[str, Tensor]:
         """Return the rows that the transitions of the config make of recorded decisions: one sequence of a role."""
         num, config, made = len(recorded.valid), self.config, recorded
-        try:
-            if num:
-                build, moves = config.transitions.build, self.player.moves[:1]
-                made = build(config.gamma, num, moves, recorded.valid.device)(recorded)
-            return {name: value if made.valid.all() else value[made.valid] for name, value in made.rows().items()}
-        except Exception as error:
-            if not isinstance(config.transitions, UserConfig):
-                raise
-            message = f"{config.transitions.name!r} fails on recorded play: {failure(error)}"
-            raise ConfigError.at(f"players.{self.player.name}.algorithm.transitions.name", message) from error
+        if num:
+            made = config.transitions.build(config.gamma, num, self.player.moves[:1], recorded.valid.device)(recorded)
+        return {name: value if made.valid.all() else value[made.valid] for name, value in made.rows().items()}
 
     def roll_out(self, turn: Turn) -> None:
         """Play, and add the roll-out to the buffer, unless the player learns from recorded play alone."""

@@ -356,9 +356,8 @@ class RunConfig(EvaluatedRunConfig):
         given = [name for name in self.learners() if self.data_set_of(name) is not None]
         why = "because nobody plays (rollout_length: null)"
         if idle and isinstance(self.trainer, TogetherConfig):
-            key = f"players.{idle[0]}.algorithm.rollout_length"
-            expected = "expected an integer >= 1 with trainer 'together' (with trainer.name=in_turn it need not play)"
-            yield ConfigErrorItem(key, f"{expected}, got null")
+            key, got = f"players.{idle[0]}.algorithm.rollout_length", "null, which trainer.name=in_turn allows"
+            yield ConfigErrorItem(key, f"expected an integer >= 1 with trainer 'together', got {got}")
         if idle and len(idle) == len(self.learners()):
             if self.actors is not None:
                 yield ConfigErrorItem("actors", f"expected null, {why}, got a mapping")

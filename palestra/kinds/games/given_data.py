@@ -12,6 +12,7 @@ from torch import Tensor
 from palestra.algorithms.parts.action_heads import SAMPLED
 from palestra.algorithms.parts.replay import LearnsByReplay
 from palestra.buffers.data_set import DataSetReplay, HeldOutConfig
+from palestra.buffers.replay import ReplayBuffer
 from palestra.config import ConfigError, below
 from palestra.data.columns import require_same_files
 from palestra.games.game import Game
@@ -85,16 +86,15 @@ def give_data(player: Player, game: Game, config: RunConfig) -> GivenData | None
         extras={name: value for name, value in rows.extras.items() if name != SAMPLED},  # of another policy
         always_legal=rows.always_legal and game.always_legal,
     )
-    with memory_needed(f"{path}.replay_buffer.file"):
+    with below(path), memory_needed("replay_buffer.file"):
         player.algorithm.take_data(rows, held_out)
     return GivenData.of(player.name, recorded)
 
 
 def held_out_rows(config: HeldOutConfig | None, episode: Tensor) -> Tensor:
     """Return which rows belong to held-out episodes: bool (N,). episode: int64 (N,), the number of each row's."""
-    held_out = torch.zeros_like(episode, dtype=torch.bool)
     if config is None:
-        return held_out
+        return torch.zeros_like(episode, dtype=torch.bool)
     num = int(episode.max()) + 1
     num_held_out = round(config.fraction * num)
     if not 0 < num_held_out < num:
@@ -109,51 +109,37 @@ def _transformed(game: Game, role: str, observation: dict[str, Tensor]) -> dict[
     return {name: value.cpu() for name, value in found.items()}
 
 
-def require_same_data_files(before: Mapping[str, str], now: Iterable[GivenData]) -> None:
-    """Raise ConfigError if a file has changed since the run began. before: the SHA-256 by path, as in run.json."""
+def require_same_play(run: RunFolder, config: RunConfig, game: Game, now: Iterable[GivenData]) -> None:
+    """Raise ConfigError unless players learn from the bytes and in the spaces of the run that goes on or branches."""
+    stored, files = read_stored_config(run.config), run.facts().data_files
+    if stored.game.name != config.game.name:
+        _require_same_spaces(stored.game, config.game, game)
     for data in now:
         with below(f"players.{data.player}.algorithm.replay_buffer.file"):
-            require_same_files(before, {data.file: data.sha256})
+            before = files.get(stored.data_set_of(data.player).file, data.sha256)
+            require_same_files({data.file: before}, {data.file: data.sha256})
 
 
-def require_same_spaces(checkpoint: Path, config: Any, game: Game) -> None:
-    """Raise ConfigError if the game of a branch does not fit in the place of `spaces`, in which players have learned.
+def require_room(checkpoint: Path, buffers: Mapping[str, ReplayBuffer]) -> None:
+    """Raise ConfigError unless the buffers of a branch can hold the rows in a checkpoint, by the names of players."""
+    with suppress(CheckpointError):  # told when it is loaded
+        for name, rows in Manifest.read(Folder(checkpoint)).buffers.items():
+            buffer = buffers.get(player := name.split("~")[0])  # each replica has its own
+            if buffer is not None and (fault := rows.fault_of(buffer.capacity)) is not None:
+                raise ConfigError.at(f"players.{player}.algorithm.replay_buffer.capacity", fault)
 
-    config: that of the game.
+
+def _require_same_spaces(stored: Any, config: Any, game: Game) -> None:
+    """Raise ConfigError if a game does not fit in the place of `spaces`, in which players have learned.
+
+    stored: the config of `spaces`. config: that of the game.
     """
-    stored = read_stored_config(RunFolder.of_checkpoint(checkpoint).config).game
-    if stored.name == config.name:
-        return
     spaces = stored.build(game.device, "torch")
-    for what, was, now in (
-        ("observations", spaces.spaces, game.spaces),
-        ("actions", spaces.action_spaces, game.action_spaces),
-    ):
+    kinds = ("observations", spaces.spaces, game.spaces), ("actions", spaces.action_spaces, game.action_spaces)
+    for what, was, now in kinds:
         if dict(was) != dict(now):
             raise ConfigError.at("game", f"expected the {what} of `spaces`, {was}, got {now}")
     for key in ("normalize", "clip"):
         before_it, here = (getattr(each.observation, key) for each in (stored, config))
         if before_it != here:
             raise ConfigError.at(f"game.observation.{key}", f"expected {before_it}, as with `spaces`, got {here}")
-
-
-def require_branches(checkpoint: Path, config: RunConfig, now: Iterable[GivenData]) -> None:
-    """Raise ConfigError if a branch learns from other bytes than its run, or cannot hold the rows of a checkpoint."""
-    run, rows = RunFolder.of_checkpoint(checkpoint), {}
-    stored, files = read_stored_config(run.config), run.facts().data_files
-    with suppress(CheckpointError):  # is told where the checkpoint is loaded
-        rows = Manifest.read(Folder(checkpoint)).buffers
-    for data in now:
-        before, buffer = stored.data_set_of(data.player), config.data_set_of(data.player)
-        with below(f"players.{data.player}.algorithm.replay_buffer"):
-            if (was := files.get(before.file, data.sha256)) != data.sha256:
-                expected = f"expected {data.file!r} with the content that the run began with (SHA-256 {was[:12]}...)"
-                message = f"{expected}, got another one ({data.sha256[:12]}...); put that file back, or begin a new run"
-                raise ConfigError.at("file", message)
-            for held in (each for name, each in rows.items() if name.split("~")[0] == data.player):  # of all replicas
-                num, capacity = held.num_added - held.start, buffer.capacity
-                if held.start and num != capacity:
-                    raise ConfigError.at("capacity", f"expected {num}, because own rows came round, got {capacity}")
-                if num > capacity:
-                    message = f"expected at least {num}, as many as {checkpoint} has own rows, got {capacity}"
-                    raise ConfigError.at("capacity", message)

@@ -16,7 +16,6 @@ from palestra.config.errors import shown
 from palestra.games.game import Game, Observation, State, TensorGame, is_legal
 from palestra.games.policy import Decision, Memory, Observes, Policy
 from palestra.games.spaces import Box, Discrete, MultiDiscrete
-from palestra.games.spaces_game import SpacesGame
 from palestra.games.tryout import fault_of_board
 from palestra.kinds.games.stored import StoredGames
 from palestra.players import scripts_for
@@ -318,13 +317,8 @@ def ask_at_observation(stored: StoredGames, text: str, role: str | None) -> list
         )
     legal = game.legal_by(role, own)
     if legal is None:
-        wanted = (
-            "player.predict(observation, legal=FLAGS) in Python"
-            if isinstance(game, SpacesGame)
-            else "a board (--board)"
-        )
-        why = "because observations of this game do not say which actions are legal"
-        raise ConfigError.at("--observation", f"expected {wanted}, {why}, got an observation")
+        message = "expected --board, or in Python predict(..., legal=FLAGS), as observations do not say what is legal"
+        raise ConfigError.at("--observation", f"{message}, got an observation")
     keys = world_keys(base_key(0, "play"), 1, game.device)
     view = game.transformed(role, own)
     return advise(stored, Position(role, {"observation": view, "nothing": {}}, legal, keys), {}).lines

@@ -36,7 +36,6 @@ KNOWN = {  # columns of our own files, of which Minari's sets have the names, to
 OF_COLUMNS = re.compile(  # an override of them: whose, and what it says
     r"(?:(?:players\.([^.=]+)\.)?(?:[^=]*\.)?replay_buffer\.)?(columns(?:\.[^=]*)?=.*)", re.DOTALL
 )
-OF_BATCHES = ("discount", "weight")  # of the next value after n steps, of rows that are drawn by priority
 ROUNDING = 1e-6
 FINITE = "finite numbers of float32's range"
 WORDS = {"true": 1, "1": 1, "1.0": 1, "false": 0, "0": 0, "0.0": 0}  # of flags in tables; letters may be capital
@@ -155,16 +154,14 @@ class _Rows:
             following = self.observation("next_observation", terminated)
         found |= {f"next_observation.{name}": value for name, value in following.items()}
         for name, each in columns.extras.items():
-            if name in OF_BATCHES:
-                message = f"expected another name, because a batch has something else under it, got {name!r}"
-                raise ConfigError.at(f"columns.extras.{name}", message)
+            if name in ("discount", "weight"):  # that of the next value, and of rows that are drawn by priority
+                raise ConfigError.at(f"columns.extras.{name}", f"expected a name not used by batches, got {name!r}")
             found[f"extras.{name}"] = torch.from_numpy(self.numbers(each, f"columns.extras.{name}"))
         found |= {"action": self.action(every.expand(num, -1) if legal is None else legal)}
         found |= {"reward": torch.from_numpy(reward), "truncated": torch.from_numpy(truncated), "terminated": over}
+        found["next_legal"] = every.expand(len(rows), -1)
         if legal is not None:
             found |= {"legal": legal, "next_legal": legal.index_select(0, after) | over.unsqueeze(1)}
-        else:
-            found["next_legal"] = every.expand(len(rows), -1)
         if next_legal is not None:
             found["next_legal"] = next_legal
         found = {name: each if len(each) == len(rows) else each.index_select(0, rows) for name, each in found.items()}
@@ -188,8 +185,7 @@ class _Rows:
         with below("columns.episode"):
             found = self.file.column(name)
         if found.shape != (self.num,):
-            got = f"got {found.shape}"
-            raise ConfigError.at("columns.episode", f"expected a value in each of {self.num} rows of {name!r}, {got}")
+            raise ConfigError.at("columns.episode", f"expected {self.num} values in {name!r}, got {found.shape}")
         lacks = found == "" if found.dtype == object else ~np.isfinite(found)
         self.require(~lacks, "columns.episode", "a number or text in every row", np.where(lacks, np.nan, 0.0))
         is_new: Array = found[1:] != found[:-1]
@@ -285,9 +281,7 @@ class _Rows:
                     cells = [each.strip().lower() for each in column.tolist()]
                     if unknown := [row for row, each in enumerate(cells) if each not in words]:
                         got = f"{column[unknown[0]]!r:.80} in row {unknown[0]} (counted from 0)"
-                        raise ConfigError.at(
-                            "", f"expected true or false, or 1 or 0, in the column {name!r}, got {got}"
-                        )
+                        raise ConfigError.at("", f"expected true or false, or 1 or 0, in {name!r}, got {got}")
                     column = np.array([words[each] for each in cells])
                 if column.dtype == object:
                     check_column(name, column, False, "recorded play consists of numbers")

@@ -30,7 +30,7 @@ from palestra.kinds.games.actors import ActedGame, ActorsLost, Here, Place, Ther
 from palestra.kinds.games.checks import check_algorithms, fault_of_players
 from palestra.kinds.games.config import RunConfig
 from palestra.kinds.games.descriptions import final_evaluations, turns_in_words, updates_in_words
-from palestra.kinds.games.given_data import give_data, require_branches, require_same_data_files, require_same_spaces
+from palestra.kinds.games.given_data import give_data, require_room, require_same_play
 from palestra.kinds.games.imported_players import copy_players
 from palestra.kinds.games.parts import build_evaluations, build_parts, check_seat, warm_start
 from palestra.kinds.games.seating import Seating, play_stream
@@ -215,15 +215,13 @@ class Trainer(Training):
             player.is_counted = True
             if self.run.begins_anew() and (start := warm_start(player, self.config)) is not None:
                 self.run.beginnings.append(start)
-        if run.origin is not None:
-            require_same_spaces(run.origin, self.config.game, self.game)
         with limited_threads(self.config.execution.num_threads):
-            given = [give_data(player, self.game, self.config) for player in self.learners]
-        self.given_data = [data for data in given if data is not None]
-        if run.resumed:
-            require_same_data_files(run.folder.facts().data_files, self.given_data)
+            given = (give_data(player, self.game, self.config) for player in self.learners)
+            self.given_data = [*filter(None, given)]
+        if copies is not None and self.given_data:
+            require_same_play(copies, self.config, self.game, self.given_data)
         if run.origin is not None:
-            require_branches(run.origin, self.config, self.given_data)
+            require_room(run.origin, self.buffers())
         run.beginnings += self.given_data
         run.data_files = {data.file: data.sha256 for data in self.given_data}
         self.has_statistics_in_common = self.config.actors is not None or not self.replica.is_alone

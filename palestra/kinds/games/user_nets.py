@@ -6,7 +6,6 @@ from typing import Any, cast
 
 from torch import nn
 
-from palestra.algorithms.parts.replay import LearnsByReplay
 from palestra.config import Config, ConfigError, import_path, reading_own, replaced
 from palestra.config.errors import nearest_hint
 from palestra.kinds.games.config import RunConfig
@@ -91,21 +90,19 @@ def use_nets(player: Player, run: RunConfig, nets: Nets) -> None:
     They take the place of those that its config names. `run` must name builders already (`use_builders`). nets: by the
     place of their configs below the algorithm, such as net, body.policy, critic_net (a list for several critics); a
     single network takes the first of these places. Raises ValueError for a player that does not learn or
-    has a warm start, and for an unknown place; ConfigError for networks that do not fit, and leaves the player as it
-    was.
+    has a warm start, and for an unknown place; ConfigError for networks that do not fit. After an error the player
+    is as it was.
     """
     algorithm: Any = run.players[player.name].algorithm  # type: ignore[union-attr]
     for place, value in _by_place(player, run, nets).items():
         if is_made(value):
             made: Any = UserNets([value] if isinstance(value, nn.Module) else value)
             algorithm = replaced(algorithm, place, made)
-    before, known = player.algorithm, dict(vars(player))
+    before = dict(vars(player))
     try:
         player.algorithm = build_algorithm(algorithm, player)
-        if isinstance(player.algorithm, LearnsByReplay):
-            player.algorithm.take_over(before)
     except BaseException:
-        vars(player).update(known)
+        vars(player).update(before)
         raise
 
 

@@ -193,7 +193,9 @@ def test_a_run_from_a_file_and_its_branch_into_play_go_on_to_the_same_bits() -> 
     assert isinstance(buffer, DataSetReplay)
     assert len(buffer) == 30
     assert buffer.num_drawn == 24 * 8 + 36 * 4
-    with pytest.raises(ConfigError, match=rf"^{at}\.replay_buffer\.capacity: expected 30, because .* round, got 40$"):
+    with pytest.raises(
+        ConfigError, match=rf"^{at}\.replay_buffer\.capacity: expected 30, because rows came round, got 40$"
+    ):
         Trainer.branch("played/checkpoints/latest", [changes[2].replace("30", "40"), "stop.after=70"], "more")
 
 
@@ -202,7 +204,7 @@ def test_a_branch_needs_room_for_the_rows_that_there_are() -> None:
     config = config_of("dqn", "play.npz", rollout_length=3, replay_buffer={"share_of_data": 0.5})
     num = fit(Path("run"), config).env_steps
     at, end = "players.agent.algorithm.replay_buffer.capacity", "stop.after=30"
-    with pytest.raises(ConfigError, match=rf"^{at}: expected at least {num}, as many as .* own rows, got {num - 1}$"):
+    with pytest.raises(ConfigError, match=rf"^{at}: expected at least {num}, as there are rows, got {num - 1}$"):
         Trainer.branch("run/checkpoints/latest", [f"{at}={num - 1}", end], "less")
     branch: Trainer = Trainer.branch("run/checkpoints/latest", [f"{at}={num}", end], "enough")
     branch.fit()
@@ -220,7 +222,7 @@ def test_other_bytes_are_refused_with_both_hashes() -> None:
         fit(Path("run"))
     shutil.copy("play.npz", "others.npz")
     changes = ["players.agent.algorithm.replay_buffer.file=others.npz", "stop.after=60"]
-    with pytest.raises(ConfigError, match=rf"'others\.npz' with the content .*{before[:12]}.*{now[:12]}"):
+    with pytest.raises(ConfigError, match=rf"replay_buffer\.file: expected 'others\.npz' .*{before[:12]}.*{now[:12]}"):
         Trainer.branch("run/checkpoints/latest", changes, "branch")
     Path("play.npz").unlink()
     with pytest.raises(
@@ -348,7 +350,7 @@ def test_networks_that_are_handed_over_learn_from_the_file_too() -> None:
 
 
 class Selects(TransitionBuilder):
-    """Keeps the rows whose log_prob is above a number, if the file says log_prob, else fails."""
+    """Keeps the rows whose log_prob is above a number."""
 
     class Config(UserConfig):
         least: float
@@ -357,13 +359,14 @@ class Selects(TransitionBuilder):
         return replace(experience, valid=experience.valid & (experience.extras["log_prob"] > self.config.least))
 
 
-def test_a_transition_builder_of_one_s_own_that_fails_or_leaves_no_row_is_told_in_a_line() -> None:
+def test_a_transition_builder_of_one_s_own_that_leaves_no_row_is_told_in_a_line() -> None:
     record_play("play.npz", "cartpole")
-    at, steps = "players.agent.algorithm.transitions.name", {"name": f"{__name__}:Selects", "least": 2.0}
+    steps = {"name": f"{__name__}:Selects", "least": 2.0}
     told = {"columns": BUFFER["columns"] | {"extras": {"log_prob": ["reward"]}}}
-    for buffer, error in (({}, ".* fails on recorded play: KeyError: 'log_prob'"), (told, "expected valid rows")):
-        with pytest.raises(ConfigError, match=rf"^{at}: {error}"):
-            make_trainer(config_of("dqn", "play.npz", transitions=steps, replay_buffer=buffer, **NO_PLAY))
+    with pytest.raises(
+        ConfigError, match=r"^players\.agent\.algorithm\.transitions\.name: expected some that keep a row"
+    ):
+        make_trainer(config_of("dqn", "play.npz", transitions=steps, replay_buffer=told, **NO_PLAY))
     make_trainer(config_of("dqn", "play.npz", transitions=steps | {"least": 0.5}, replay_buffer=told, **NO_PLAY))
 
 
@@ -425,15 +428,16 @@ def test_columns_that_play_lacks_are_refused_before_anything_is_played(algorithm
     with np.load("play.npz") as file:
         np.savez("play.npz", **file, logits=file["reward"][:, None])
     made = starting_data(algorithm, {"name": "cartpole"}, ["replay_buffer.file=play.npz"])
-    extras = {"mine": ["reward", "action"], "log_prob": ["logits"]}
-    keys = ["replay_buffer.columns.extras=" + json.dumps(extras), "rollout_length=2", *SMALL]
-    with pytest.raises(ConfigError) as error:
+    keys = ["replay_buffer.columns.extras={mine: [reward, action]}", "rollout_length=2", *SMALL]
+    at = r"^players\.agent\.algorithm\.replay_buffer\.columns\.extras"
+    with pytest.raises(
+        ConfigError, match=rf"{at}\.mine: expected no such key, as in the player's own play .*, got torch"
+    ):
         make_trainer(read_config(made, keys))
-    at = "players.agent.algorithm.replay_buffer.columns.extras"
-    own = "torch.float32 ()" if algorithm == "bc" else "no such key"
-    told = [f"{at}.log_prob: expected {own}", f"{at}.mine: expected no such key"]
-    assert [str(item).partition(",")[0] for item in error.value.errors] == told
     make_trainer(read_config(made, [*keys, "rollout_length=null"]))
+    own = r"torch\.float32 \(\)" if algorithm == "bc" else "no such key"
+    with pytest.raises(ConfigError, match=rf"{at}\.log_prob: expected {own}, as .*, got torch\.float32 \(1,\)"):
+        make_trainer(read_config(made, [*keys, "replay_buffer.columns.extras={log_prob: [logits]}"]))
     with np.load("play.npz") as file:
         np.savez("play.npz", **{**file, "logits": file["reward"]})
     if algorithm == "bc":
@@ -534,7 +538,7 @@ def test_references_add_a_score_between_random_play_and_an_expert() -> None:
         (
             ["trainer=together"],
             "players.agent.algorithm.rollout_length",
-            "with trainer 'together' (with trainer.name=in_turn it need not play)",
+            "with trainer 'together', got null, which trainer.name=in_turn allows",
         ),
         (["actors={num: 1, lag: 1}"], "actors", "expected null, because nobody plays"),
         (

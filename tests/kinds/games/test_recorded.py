@@ -435,7 +435,7 @@ BAD: dict[str, tuple[Any, dict[str, Any], str]] = {
     "arrays of texts": (
         BOX,
         {"observation": [["a", "b"]] * 4},
-        "columns.observation.observation: expected numbers in the column 'observation', got arrays of texts",
+        "columns.observation.observation: expected numbers in the column 'observation', got an array of texts",
     ),
     "texts": (
         BOX,
@@ -489,7 +489,7 @@ def test_columns_have_no_names_under_which_batches_have_something_else() -> None
     assert "extras.w" in read("data.npz", game, columns, extras={"w": ["reward"]}).rows.rows()
     for name in ("weight", "discount"):
         line = refusal("data.npz", game, columns, extras={name: ["reward"]})
-        assert line.startswith(f"replay_buffer.columns.extras.{name}: expected another name, because"), line
+        assert line.startswith(f"replay_buffer.columns.extras.{name}: expected a name not used"), line
 
 
 def test_what_lacks_after_the_end_does_not_matter() -> None:
