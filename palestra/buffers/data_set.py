@@ -146,9 +146,8 @@ class DataSetReplay(ReplayBuffer):
     def require_fit(self, own: Mapping[str, Tensor]) -> None:
         """Raise ConfigError, with paths from `replay_buffer` on, unless own rows have what the file's rows have."""
         assert self.data is not None
-        kinds = kinds_of(own)
         for name, kind in self.data._kinds.items():
-            if (wanted := kinds.get(name, "no such key")) != kind:
+            if (wanted := kinds_of(own).get(name, "no such key")) != kind:
                 told = f"expected {wanted}, as in the player's own play (with rollout_length: null it does not play)"
                 raise ConfigError.at(f"replay_buffer.columns.{name}", f"{told}, got {kind}")
 

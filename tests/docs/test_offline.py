@@ -136,6 +136,15 @@ def test_columns_of_one_player_are_not_those_of_another() -> None:
     assert inner.groups() == (None, "columns.observation.columns=[a]")
 
 
+@pytest.mark.parametrize("game", ["spaces", "Pendulum-v1"])
+def test_a_file_is_named_as_in_yaml_and_its_errors_name_the_key(game: str) -> None:
+    exec(OWN, {})
+    done = CliRunner().invoke(app, ["config", "bc", game, "replay_buffer.file=none.npz"])
+    assert done.output.startswith("replay_buffer.file: expected a file at 'none.npz', got none")
+    quoted = CliRunner().invoke(app, ["config", "bc", game, 'replay_buffer.file="log.npz"'])
+    assert "file: log.npz\n" in quoted.output, quoted.output
+
+
 def test_an_algorithm_without_a_replay_buffer_is_refused_in_a_line() -> None:
     exec(OWN, {})
     done = CliRunner().invoke(app, ["config", "ppo", "Pendulum-v1", "replay_buffer.file=log.npz"])

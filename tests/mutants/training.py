@@ -32,13 +32,16 @@ TRAINING = [
             "            return data.sample(batch_size)",
         ),
         ("memory = data if i < num else own", "memory = data"),
-        ('if (wanted := kinds.get(name, "no such key")) != kind:', 'if (wanted := kinds.get(name, "")) == "":'),
+        (
+            'if (wanted := kinds_of(own).get(name, "no such key")) != kind:',
+            'if not (wanted := kinds_of(own).get(name, "")):',
+        ),
         ("            self.data.load_rows(0, rows)\n", ""),
     ),
     *mutants(
         "kinds/games/recorded.py",
         "docs/test_offline.py kinds/games/test_recorded.py",
-        ("if whose in (None, player)", "if True"),
+        ("if each and each[1] in (None, player)", "if each"),
         ("        check(columns, ColumnsConfig)\n", "        pass\n"),
         ("values = np.moveaxis(values, -1, 1)", "values = values.reshape(self.num, *space.shape)"),
     ),

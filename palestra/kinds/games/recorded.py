@@ -95,9 +95,8 @@ def find_columns(
     lists["action"] = lists["action"] or [each for each in names if each.startswith("action.")]
     observations = {key: entries(key) or None for key in ("observation", "next_observation")}
     columns: Any = {**found, **lists, **observations, "extras": {}}  # own play need not have those of the file
-    said = [each.groups() for each in map(OF_COLUMNS.fullmatch, overrides) if each is not None]
+    words = [each[2] for each in map(OF_COLUMNS.fullmatch, overrides) if each and each[1] in (None, player)]
     with below("replay_buffer"):
-        words = [word for whose, word in said if whose in (None, player)]
         columns = apply_overrides({"columns": columns}, words)["columns"]
     named = columns if isinstance(columns, dict) else {}
     if missing := [key for key in ("observation", "action", "reward") if key in named and not named[key]]:

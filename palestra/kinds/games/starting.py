@@ -17,7 +17,7 @@ from palestra.algorithms.off_policy import AnyOffPolicyLoss
 from palestra.algorithms.on_policy import AnyOnPolicyLoss
 from palestra.config import ConfigError, check, load_yaml
 from palestra.config.errors import nearest_hint
-from palestra.config.files import apply_fitting, find_key, keys_ending_in, value_at
+from palestra.config.files import apply_fitting, apply_overrides, find_key, keys_ending_in, value_at
 from palestra.config.places import Place, place_of
 from palestra.config.usual import completed, joined, rebased, remedies
 from palestra.config.validation import completed_part
@@ -60,7 +60,8 @@ def starting_data(algorithm: str, said: Data, overrides: Sequence[str]) -> Data:
     files = _recorded_by(overrides)
     file = next(iter(files.values()), None)
     if file is not None and said["name"] == "spaces":
-        said = find_spaces(read_columns(file), find_columns(file, None, LONE_ROLE, overrides), LONE_ROLE) | said
+        columns = find_columns(file, None, LONE_ROLE, overrides)  # first, because its errors name the key
+        said = find_spaces(read_columns(file), columns, LONE_ROLE) | said
     rules: Data = completed_part("game", said, overrides, OneGame)
     config: GameConfig = check({"game": rules}, OneGame).game
     game = config.build(torch.device("cpu"), "numba")
@@ -101,7 +102,8 @@ def _recorded_by(overrides: Sequence[str]) -> dict[str | None, str]:
     for override in overrides:
         path, _, value = override.partition("=")
         if f".{path.strip()}".endswith(".replay_buffer.file"):
-            found[path.split(".")[1] if path.startswith("players.") else None] = value.strip()
+            read = apply_overrides({"file": ""}, [f"file={value}"])["file"]
+            found[path.split(".")[1] if path.startswith("players.") else None] = str(read)
     return found
 
 
