@@ -78,12 +78,9 @@ def find_columns(
     with below("replay_buffer.file"):
         names = read_columns(path).names
 
-    def parts(name: str) -> dict[str, Columns]:
-        return {each.removeprefix(f"{name}."): [each] for each in names if each.startswith(f"{name}.")}
-
     def entries(name: str) -> dict[str, Columns] | None:
-        whole = found[name]
-        stored = parts(name) or ({} if whole is None else {"observation": [whole]})
+        stored = {each.removeprefix(f"{name}."): [each] for each in names if each.startswith(f"{name}.")}
+        stored = stored or ({"observation": [whole]} if (whole := found[name]) else {})
         if game is None or len(game.spaces[role]) == len(stored) == 1:
             return stored if game is None else dict(zip(game.spaces[role], stored.values(), strict=True))
         return {name: stored[name] for name in game.spaces[role] if name in stored}
@@ -99,7 +96,10 @@ def find_columns(
     with below("replay_buffer"):
         columns = apply_overrides({"columns": columns}, words)["columns"]
     named = columns if isinstance(columns, dict) else {}
-    if missing := [key for key in ("observation", "action", "reward") if key in named and not named[key]]:
+    missing = [key for key in ("observation", "action", "reward") if key in named and not named[key]]
+    if not any(found[key] or key in " ".join(words) for key in ("terminated", "truncated", "episode")):
+        missing.append("terminated, truncated or episode (columns.episode=null: the file is one episode)")
+    if missing:
         told = f"expected columns of {path} whose names tell {', '.join(missing)}, got {', '.join(names):.300}"
         seen = "{observation" if game is None else "{" + ": [NAME], ".join(game.spaces[role])
         hint = f"name them, as replay_buffer.columns.reward=NAME replay_buffer.columns.observation={seen}: [NAME]}}"

@@ -216,8 +216,7 @@ class Trainer(Training):
             if self.run.begins_anew() and (start := warm_start(player, self.config)) is not None:
                 self.run.beginnings.append(start)
         with limited_threads(self.config.execution.num_threads):
-            given = (give_data(player, self.game, self.config) for player in self.learners)
-            self.given_data = [*filter(None, given)]
+            self.given_data = [*filter(None, (give_data(each, self.game, self.config) for each in self.learners))]
         if copies is not None and self.given_data:
             require_same_play(copies, self.config, self.game, self.given_data)
         if run.origin is not None:

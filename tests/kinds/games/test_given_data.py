@@ -451,7 +451,8 @@ def test_whose_file_it_is_is_a_player() -> None:
 
 def test_a_first_file_with_recorded_play_gives_turns_where_all_would_play_together() -> None:
     assert starting_data("dqn", {"name": "harvest"}, [])["trainer"]["name"] == "together"
-    np.savez("play.npz", observation=np.zeros((4, 2)), action=np.zeros(4, dtype=int), reward=np.zeros(4))
+    zeros = np.zeros(4)
+    np.savez("play.npz", observation=np.zeros((4, 2)), action=zeros, reward=zeros, episode=zeros)
     words = ["players.farmer_0.algorithm.replay_buffer.file=play.npz"]
     config = read_config(starting_data("bc", {"name": "harvest"}, words), [])
     assert config.trainer.name == "in_turn"

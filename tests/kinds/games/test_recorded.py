@@ -492,6 +492,17 @@ def test_columns_have_no_names_under_which_batches_have_something_else() -> None
         assert line.startswith(f"replay_buffer.columns.extras.{name}: expected a name not used"), line
 
 
+def test_where_episodes_end_is_said_by_names_or_in_words() -> None:
+    np.savez("log.npz", observation=np.zeros((4, 2)), action=np.zeros((4, 2)), reward=np.zeros(4), done=[0, 1, 0, 1])
+    with pytest.raises(
+        ConfigError, match=r"whose names tell terminated, truncated or episode \(columns\.episode=null:"
+    ):
+        find_columns("log.npz", Told(BOX, 2), "agent")
+    for word, num in (("episode=null", 1), ("terminated=done", 2)):
+        columns = find_columns("log.npz", Told(BOX, 2), "agent", [f"replay_buffer.columns.{word}"])
+        assert len(read("log.npz", Told(BOX, 2), columns).lengths) == num
+
+
 def test_what_lacks_after_the_end_does_not_matter() -> None:
     following = np.array([[1, 2], [np.nan, np.nan], [3, 4], [5, np.nan]])
     found = read(save(next_observation=following), Told(BOX, 2))
@@ -567,7 +578,8 @@ def test_files_of_another_kind_are_told(monkeypatch: pytest.MonkeyPatch) -> None
     game = Told(BOX, 2)
     os.mkfifo("fifo.npz")
     Path("folder.npz").mkdir()
-    np.savez("objects.npz", observation=np.array([{}, None], dtype=object), action=[0, 1], reward=[0, 1])
+    objects = np.array([{}, None], dtype=object)
+    np.savez("objects.npz", observation=objects, action=[0, 1], reward=[0, 1], episode=[0, 0])
     with zipfile.ZipFile("bytes.npz", "w") as file:
         file.writestr("reward", BOMB)
     for path in ("fifo.npz", "folder.npz", "none.npz", "minari:none-v0", "minari:../none"):
