@@ -362,7 +362,7 @@ class RunConfig(EvaluatedRunConfig):
             if self.actors is not None:
                 yield ConfigErrorItem("actors", f"expected null, {why}, got a mapping")
             for keys, value in walk(self):
-                if getattr(value, "unit", None) in ("env_steps", "episodes"):
+                if getattr(value, "unit", None) == "env_steps":
                     expected = f"expected opt_steps, epochs or minutes, {why}"
                     yield ConfigErrorItem(".".join((*keys, "unit")), f"{expected}, got {value.unit!r}")
         for name in given:

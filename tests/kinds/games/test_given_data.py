@@ -535,6 +535,7 @@ def test_references_add_a_score_between_random_play_and_an_expert() -> None:
         ),
         (["players.agent.algorithm.warmup_env_steps=7"], "players.agent.algorithm.warmup_env_steps", "expected 0"),
         (["stop.unit=env_steps"], "stop.unit", "expected opt_steps, epochs or minutes, because nobody plays"),
+        (["stop.unit=episodes"], "stop.unit", "expected one of"),
         (["output.record.unit=env_steps"], "output.record.unit", "because nobody plays"),
         (
             ["trainer=together"],
