@@ -229,9 +229,9 @@ class OffPolicy(replay.LearnsByReplay, PlaysByHeads, PlaysByValue):
         player.optimizers, player.lr_schedule = {"heads": self.optimizer}, config.learning_rate
         player.er_schedule = None if config.exploration is None else config.exploration.schedule
         self.leaves = self.loss.leaves(dict(learned.named_parameters()))
-        columns = getattr(config.replay_buffer, "columns", None)
-        if columns is None or not columns.extras:  # which rows of zeros lack
-            self.try_loss(off_policy_loss.rows_of_zeros(player, self.loss.acts_by == POLICY))
+        with below(place):
+            if getattr(self.buffer, "data", self) is not None:  # else when recorded play comes, which may have extras
+                self.try_loss()
 
     def begin_run(self) -> list[str]:
         return [*self.loss.notes, *super().begin_run()]
@@ -246,16 +246,18 @@ class OffPolicy(replay.LearnsByReplay, PlaysByHeads, PlaysByValue):
             message = f"expected {expected} (the loss {self.config.loss.name!r} {keeps}), got {got}"
             raise ConfigError.at("target", message)
 
-    def try_loss(self, rows: Transitions) -> None:
+    def try_loss(self) -> None:
         """Let the loss compute once, in evaluation mode, so that the statistics of batch norm stay."""
-        with evaluation_mode([self.net]), below(f"players.{self.player.name}.algorithm"):
+        rows = off_policy_loss.rows_of_zeros(self.player, self.loss.acts_by == POLICY)
+        if (data := getattr(self.buffer, "data", None)) is not None:
+            rows = Transitions.from_rows(data.rows(0, min(off_policy_loss.NUM_TRIED, len(data))))
+        with evaluation_mode([self.net]):
             batch = self.batch(rows, opt_steps=0)
             off_policy_loss.try_loss(self.loss, self.config.loss, batch, self.leaves, self.is_prioritized)
 
     def take_data(self, recorded: Transitions, held_out: Tensor) -> None:
         super().take_data(recorded, held_out)
-        data: Any = self.buffer.data  # type: ignore[attr-defined]
-        self.try_loss(Transitions.from_rows(data.rows(0, min(off_policy_loss.NUM_TRIED, len(data)))))
+        self.try_loss()
 
     # ---- what it learns --------------------------------------------------------------------------------
 

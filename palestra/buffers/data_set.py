@@ -111,7 +111,8 @@ class DataSetReplay(ReplayBuffer):
 
     def take(self, rows: Mapping[str, Tensor], held_out: Mapping[str, Tensor] | None) -> None:
         """Take the rows of the file, on the CPU, which all are drawn from now on, and those that are held out."""
-        num = num_rows(rows)
+        if not (num := num_rows(rows)):
+            raise ConfigError.at("transitions.name", "expected some that keep a row of recorded play, got none")
         keys = self.config.model_dump(include={"layout", "scratch_folder"}) | {"name": "uniform", "capacity": num}
         self.data = ReplayBuffer(check(keys, UniformReplayConfig), self.device, *self._of_stream)
         if not any(map(is_image, rows.values())):
@@ -123,10 +124,6 @@ class DataSetReplay(ReplayBuffer):
         if held_out is not None:
             self.held_out = {name: value.to(self.device) for name, value in held_out.items()}
 
-    def take_over(self, before: "DataSetReplay") -> None:
-        """Take the rows of the file from a buffer in whose place this one comes."""
-        self.data, self.held_out = before.data, before.held_out
-
     @property
     def is_empty(self) -> bool:
         return self.data is None
@@ -137,18 +134,22 @@ class DataSetReplay(ReplayBuffer):
         return 0.0 if self.data is None else self.num_drawn / len(self.data)
 
     def add(self, rows: Mapping[str, Tensor], valid: Tensor) -> None:
-        """Append own rows, as any buffer does. Raises ConfigError if they lack an entry of the file's rows."""
+        """Append own rows, as any buffer does. Raises ConfigError as `require_fit`."""
         assert self.data is not None
         if "legal" in self.data._kinds and "legal" not in rows:
             rows = {**rows, "legal": torch.ones_like(rows["next_legal"])}
-        if missing := [name for name in self.data._kinds if name not in rows]:
-            told = f"expected columns of what the player's own play has, too, but that has no {', '.join(missing)}"
-            raise ConfigError.at("replay_buffer.columns", told)
-        if not self._storage and (own := kinds_of({name: rows[name] for name in self.data._kinds})) != self.data._kinds:
-            message = f"expected rows as the player's own play has them, {own}, got {self.data._kinds}"
-            raise ConfigError.at("replay_buffer.columns", message)
+        if not self._storage or self.data._kinds.keys() - rows:
+            self.require_fit(rows)
         super().add({name: rows[name] for name in self.data._kinds}, valid)
         self._has_played = True
+
+    def require_fit(self, own: Mapping[str, Tensor]) -> None:
+        """Raise ConfigError, with paths from `replay_buffer` on, unless own rows have what the file's rows have."""
+        assert self.data is not None
+        for name, kind in self.data._kinds.items():
+            if (wanted := kinds_of(own).get(name, "no such key")) != kind:
+                told = f"expected {wanted}, as in the player's own play (with rollout_length: null it does not play)"
+                raise ConfigError.at(f"replay_buffer.columns.{name}", f"{told}, got {kind}")
 
     def _allocate(self, rows: Mapping[str, Tensor]) -> None:
         """As in the base, with the rows' words in the order of the file's, because a batch has both."""

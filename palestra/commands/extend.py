@@ -10,11 +10,10 @@ def extend(run: Run, overrides: Overrides = None, trust: Trust = False, quiet: Q
     with one_line_errors(quiet):
         import palestra
         from palestra.config import trusting
-        from palestra.run.branching import extend as extend_run
         from palestra.storage.run_folder import RunFolder
 
         RunFolder.open(run).require_named_trainer()
         with trusting(trust):
-            extend_run(run, overrides or [])
             trainer = palestra.Trainer.load(run, console=silent if quiet else console)
+            trainer.extend(overrides or [])  # only now, because what cannot be built goes on nowhere
         fit(trainer)

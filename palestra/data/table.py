@@ -305,7 +305,8 @@ def check_column(name: str, column: Column, is_categorical: bool, remedy: str = 
     remedy: what to do if texts stand where numbers should.
     """
     if column.ndim > 1 and (is_categorical or column.dtype == object):
-        raise ConfigError.at("", f"expected a number or text in each row of the category {name!r}, got an array")
+        wanted = "a number or text in each row of the category" if is_categorical else "numbers in the column"
+        raise ConfigError.at("", f"expected {wanted} {name!r}, got an array{'' if is_categorical else ' of texts'}")
     if column.dtype == object:
         texts = column.tolist()
         if not is_categorical:

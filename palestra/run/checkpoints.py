@@ -386,13 +386,8 @@ class Checkpoints:
             )
         self.note_stored(loaded.buffers if self.is_ours(loaded) else {})
         for key, stored in loaded.buffers.items():
-            if stored.start != max(0, stored.num_added - buffers[key].capacity):
-                num = stored.num_added - stored.start
-                least = f"at least {num}, as there are rows" if stored.start == 0 else f"{num}, because rows came round"
-                raise CheckpointError(
-                    f"checkpoint {loaded.folder}: expected for the buffer of {key} a capacity of {least}, got "
-                    f"{buffers[key].capacity}"
-                )
+            if (fault := stored.fault_of(buffers[key].capacity)) is not None:
+                raise CheckpointError(f"checkpoint {loaded.folder}, capacity of the buffer of {key}: {fault}")
             for start, rows in stored.read(loaded.place):
                 buffers[key].load_rows(start, rows)
 

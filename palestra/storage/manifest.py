@@ -119,6 +119,12 @@ class StoredRows(Entry):
             if any(value.shape[:1] != (expected,) for name, value in rows.items() if not is_planes(name)):
                 raise DamagedError(f"{segment.file} does not hold the expected {expected} rows")
 
+    def fault_of(self, capacity: int) -> str | None:
+        """Say why a buffer of another capacity cannot hold the rows as they were held; None if it can."""
+        num = self.num_added - self.start
+        wanted = f"{num}, because rows came round" if self.start else f"at least {num}, as there are rows"
+        return None if self.start == max(0, self.num_added - capacity) else f"expected {wanted}, got {capacity}"
+
     def read(self, checkpoint: "CheckpointPlace") -> Iterator[tuple[int, dict[str, Tensor]]]:
         """The rows, ascending, without gaps: pairs of the first row's number and CPU tensors.
 

@@ -118,10 +118,12 @@ def test_a_batch_has_its_share_of_the_data_and_every_row_of_a_memory_is_equally_
     assert buffer.passes == 14_000 / 700
     assert chisquare(counts[:700]).pvalue > 1e-4
     assert chisquare(counts[700:]).pvalue > 1e-4
-    with pytest.raises(ConfigError, match=r"replay_buffer\.columns: .*own play has, too, but that has no observation"):
+    with pytest.raises(ConfigError, match=r"replay_buffer\.columns\.observation\.frames: expected no such key"):
         buffer.add({name: value for name, value in rows_of(OWN, 4).items() if "frames" not in name}, torch.ones(4) > 0)
     other = {name: value.double() if name == "reward" else value for name, value in rows_of(OWN, 4).items()}
-    with pytest.raises(ConfigError, match=r"replay_buffer\.columns: expected rows as the player's own play has them"):
+    with pytest.raises(
+        ConfigError, match=r"replay_buffer\.columns\.reward: expected torch.float64 \(\), .*, got torch.float32"
+    ):
         data_set(0.5).add(other, torch.ones(4, dtype=torch.bool))
 
 

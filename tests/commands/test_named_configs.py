@@ -420,7 +420,8 @@ def test_a_loss_of_recorded_play_finds_the_play_that_is_shipped_and_another_file
     Path("printed.yml").write_text(palestra("config", "iql", "Pendulum-v1").stdout)
     assert load_yaml(Path("printed.yml")) == shipped
     rows = dict(np.load(ROOT / "palestra" / "recorded" / "pendulum.npz"))
-    np.savez("own.npz", observations=rows["observation.observation"], actions=rows["action"], rewards=rows["reward"])
+    own = {"observations": "observation.observation", "actions": "action", "rewards": "reward", "timeouts": "truncated"}
+    np.savez("own.npz", **{name: rows[ours] for name, ours in own.items()})
     Path("printed.yml").write_text(palestra("config", "iql", "Pendulum-v1", "replay_buffer.file=own.npz").stdout)
     learns = load_yaml(Path("printed.yml"))["players"]["agent"]["algorithm"]
     assert learns["replay_buffer"]["columns"]["observation"] == {"observation": ["observations"]}

@@ -107,7 +107,7 @@ def test_columns_of_other_names_are_named_also_without_a_game() -> None:
             "replay_buffer.column.action=[steering]: expected replay_buffer.col",
         ),
         ("columns.truncated=cost", "replay_buffer.columns.truncated: expected 0 or 1 in every row, got -1.0 in row 0"),
-        ("columns.terminated=name", "expected true or false, or 1 or 0, in the column 'name', got 'b' in row 1 ("),
+        ("columns.terminated=name", "expected true or false, or 1 or 0, in 'name', got 'b' in row 1 ("),
     ],
 )
 def test_words_that_name_no_columns_are_told_in_a_line(word: str, told: str) -> None:
@@ -134,6 +134,15 @@ def test_columns_of_one_player_are_not_those_of_another() -> None:
     inner = OF_COLUMNS.fullmatch("replay_buffer.columns.observation.columns=[a]")
     assert inner is not None
     assert inner.groups() == (None, "columns.observation.columns=[a]")
+
+
+@pytest.mark.parametrize("game", ["spaces", "Pendulum-v1"])
+def test_a_file_is_named_as_in_yaml_and_its_errors_name_the_key(game: str) -> None:
+    exec(OWN, {})
+    done = CliRunner().invoke(app, ["config", "bc", game, "replay_buffer.file=none.npz"])
+    assert done.output.startswith("replay_buffer.file: expected a file at 'none.npz', got none")
+    quoted = CliRunner().invoke(app, ["config", "bc", game, 'replay_buffer.file="log.npz"'])
+    assert "file: log.npz\n" in quoted.output, quoted.output
 
 
 def test_an_algorithm_without_a_replay_buffer_is_refused_in_a_line() -> None:

@@ -183,6 +183,16 @@ def test_a_player_predicts_is_asked_and_exported(run: Path) -> None:
     assert "acts as the player in 512 decisions" in told("export", run)
 
 
+def test_a_player_is_told_in_python_and_exported_where_some_actions_are_illegal(run: Path) -> None:
+    config = Path("run/config.yml")
+    config.write_text(render(read_config(load_yaml(config) | {"game": SPACES | {"always_legal": False}}), RunConfig))
+    actions, _ = palestra.load_player(run).predict(np.zeros((5, 4), np.float32), legal=np.array([[False, True]] * 5))
+    assert actions.tolist() == [1] * 5
+    line = told("ask", run, "--observation", "[0.1,0,0,0]", code=2)
+    assert line.startswith("--observation: expected --board, or in Python predict(..., legal=FLAGS), as observations")
+    assert "acts as the player in 512 decisions" in told("export", run)
+
+
 @pytest.mark.parametrize(
     ("words", "error"),
     [

@@ -15,7 +15,7 @@ LOSSES = [
         ("(opt_steps + 1) % config.target.interval == 0", "opt_steps % config.target.interval == 0"),
         ("move([self.target_weights, *self.target_buffers],", "move([own.clone(), *self.target_buffers],"),
         ("[own, *self.buffers], share)", "[own, *self.buffers], 1.0)"),
-        ("with evaluation_mode([self.net]), below(", "with below("),
+        ("        with evaluation_mode([self.net]):\n            batch = ", "        if True:\n            batch = "),
         ("fold(self.key, opt_steps), self.config.gamma", "self.key, self.config.gamma"),
         ("        if self.config.target is not None:\n            self.follow(1.0)\n", ""),
     ),

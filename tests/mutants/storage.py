@@ -76,7 +76,7 @@ STORAGE = [
             "            segments |= manifest.segments().keys()",
             "            segments = set(manifest.segments())",
         ),
-        ("if stored.start != max(0, stored.num_added - buffers[key].capacity):", "if False:"),
+        ("            if (fault := stored.fault_of(buffers[key].capacity)) is not None:", "            if False:"),
         ("        if set(buffers) != set(loaded.buffers):", "        if not set(buffers) <= set(loaded.buffers):"),
     ),
     equal_mutant(

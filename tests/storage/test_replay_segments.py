@@ -232,7 +232,9 @@ def test_a_checkpoint_of_a_smaller_buffer_is_refused(run: RunFolder) -> None:
     ring = Ring(4)
     ring.add(6)
     save(checkpoints, 0, host=ring)
-    with pytest.raises(CheckpointError, match="for the buffer of host a capacity of 4, because rows came round, got 5"):
+    with pytest.raises(
+        CheckpointError, match="capacity of the buffer of host: expected 4, because rows came round, got 5"
+    ):
         checkpoints.restore_buffers(checkpoints.load("latest"), {"host": Ring(5)})
 
 

@@ -31,7 +31,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 NUM_TRIED = 3  # rows
 RECORDED = (  # of a player beside the terms of its loss
-    *("loss", "grad_norm", "learning_rate", "exploration"),
+    *("loss", "grad_norm", "learning_rate", "exploration", "data_passes"),
     *("env_steps", "opt_steps", "episodes", "actions", "inexact"),
 )
 Q = "q"  # the head with a value for each discrete action

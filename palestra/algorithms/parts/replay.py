@@ -4,6 +4,7 @@ Letters: N decisions.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -17,7 +18,7 @@ from palestra.buffers.replay import ReplayBuffer, UniformReplayConfig, UserRepla
 from palestra.config import ByName, Config, ConfigErrorItem, Fraction, InBranch, PositiveInt
 from palestra.players.player import Player
 from palestra.rollouts.n_step import NStepConfig, TransitionBuilder
-from palestra.rollouts.transitions import Transitions
+from palestra.rollouts.transitions import Transitions, by_tensor
 
 MOST_HELD_OUT = 4096  # rows by which the loss on held-out episodes is told
 
@@ -73,16 +74,21 @@ class LearnsByReplay(Algorithm):
 
     def __init__(self, config: Any, player: Player) -> None:
         super().__init__(config, player)
+        before = player.replay_buffer  # of the algorithm in whose place this one comes
         self.buffer: ReplayBuffer = config.replay_buffer.build(player.device, player.seed, player.own_stream("replay"))
+        if isinstance(before, DataSetReplay) and isinstance(self.buffer, DataSetReplay):
+            self.buffer.data, self.buffer.held_out = before.data, before.held_out
         self.transition_builder: TransitionBuilder = config.transitions.build(
             config.gamma, config.rollout_length or 1, player.moves, player.device
         )
         player.replay_buffer = self.buffer
 
+    @torch.no_grad()
     def take_data(self, recorded: Transitions, held_out: Tensor) -> None:
         """Take recorded decisions of the player, in the order of time, as a buffer with a data set wants them.
 
-        They are on the CPU. held_out: bool (N,), those from which nothing is learned, all of an episode or none.
+        They are on the CPU. held_out: bool (N,), those from which nothing is learned, all of an episode or none. Raises
+        ConfigError, at paths below the algorithm's config, for decisions that do not fit, such as the player's own.
         """
         assert isinstance(self.buffer, DataSetReplay)
         parts = (recorded if each.all() else recorded.at(each.nonzero()[:, 0]) for each in (~held_out, held_out))
@@ -90,11 +96,15 @@ class LearnsByReplay(Algorithm):
         num = len(others["reward"])
         spread = torch.linspace(0, num - 1, min(num, MOST_HELD_OUT), dtype=torch.float64).long()
         self.buffer.take(learned, {name: value[spread] for name, value in others.items()} if len(spread) else None)
+        if self.config.rollout_length is not None and (policy := self.policy(explore=True)).observes == "observation":
+            zeros, device = torch.zeros(self.player.num_worlds, dtype=torch.int64), self.player.device
+            rows = Transitions(**by_tensor(lambda each: each[zeros].to(device), vars(recorded)))
+            extras = policy.act(rows.observation, rows.legal, zeros.to(device), {}).extras
+            self.buffer.require_fit(self._made_of(replace(rows, extras=extras)))
 
     def _made_of(self, recorded: Transitions) -> dict[str, Tensor]:
         """Return the rows that the transitions of the config make of recorded decisions: one sequence of a role."""
-        num, config = len(recorded.valid), self.config
-        made = recorded
+        num, config, made = len(recorded.valid), self.config, recorded
         if num:
             made = config.transitions.build(config.gamma, num, self.player.moves[:1], recorded.valid.device)(recorded)
         return {name: value if made.valid.all() else value[made.valid] for name, value in made.rows().items()}

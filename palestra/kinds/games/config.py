@@ -356,13 +356,13 @@ class RunConfig(EvaluatedRunConfig):
         given = [name for name in self.learners() if self.data_set_of(name) is not None]
         why = "because nobody plays (rollout_length: null)"
         if idle and isinstance(self.trainer, TogetherConfig):
-            key, got = f"players.{idle[0]}.algorithm.rollout_length", "null"
+            key, got = f"players.{idle[0]}.algorithm.rollout_length", "null, which trainer.name=in_turn allows"
             yield ConfigErrorItem(key, f"expected an integer >= 1 with trainer 'together', got {got}")
         if idle and len(idle) == len(self.learners()):
             if self.actors is not None:
                 yield ConfigErrorItem("actors", f"expected null, {why}, got a mapping")
             for keys, value in walk(self):
-                if getattr(value, "unit", None) in ("env_steps", "episodes"):
+                if getattr(value, "unit", None) == "env_steps":
                     expected = f"expected opt_steps, epochs or minutes, {why}"
                     yield ConfigErrorItem(".".join((*keys, "unit")), f"{expected}, got {value.unit!r}")
         for name in given:

@@ -157,8 +157,9 @@ def decisions_of(player: Player, role: str, module: nn.Module) -> list[Decision]
     before = player.num_predictions
     try:
         if isinstance(game, SpacesGame):
+            legal = torch.ones(NUM_WORLDS, asked.space.num_flags, dtype=torch.bool)
             for number in range(NUM_ROUNDS):
-                asked(game.draw(role, NUM_WORLDS, base_key(player.seed, f"export/{number}")))
+                asked(game.draw(role, NUM_WORLDS, base_key(player.seed, f"export/{number}")), legal.to(game.device))
         elif isinstance(game, TensorGame):
             _play_boards(game, role, asked)
         else:

@@ -1,7 +1,9 @@
 """Hands recorded play to the players who learn from it."""
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -10,15 +12,20 @@ from torch import Tensor
 from palestra.algorithms.parts.action_heads import SAMPLED
 from palestra.algorithms.parts.replay import LearnsByReplay
 from palestra.buffers.data_set import DataSetReplay, HeldOutConfig
-from palestra.config import ConfigError, below, check
+from palestra.buffers.replay import ReplayBuffer
+from palestra.config import ConfigError, below
 from palestra.data.columns import require_same_files
-from palestra.games import OneGame
 from palestra.games.game import Game
 from palestra.kinds.games.config import RunConfig
 from palestra.kinds.games.recorded import RecordedPlay, read_play
 from palestra.players.player import Player
+from palestra.run.kinds import read_stored_config
 from palestra.runtime.limits import memory_needed
 from palestra.runtime.statistics import describe
+from palestra.storage.disk import Folder
+from palestra.storage.manifest import Manifest
+from palestra.storage.run_folder import RunFolder
+from palestra.storage.stored_files import CheckpointError
 
 
 @dataclass(frozen=True)
@@ -79,20 +86,19 @@ def give_data(player: Player, game: Game, config: RunConfig) -> GivenData | None
         extras={name: value for name, value in rows.extras.items() if name != SAMPLED},  # of another policy
         always_legal=rows.always_legal and game.always_legal,
     )
-    with memory_needed(f"{path}.replay_buffer.file"):
+    with below(path), memory_needed("replay_buffer.file"):
         player.algorithm.take_data(rows, held_out)
     return GivenData.of(player.name, recorded)
 
 
 def held_out_rows(config: HeldOutConfig | None, episode: Tensor) -> Tensor:
     """Return which rows belong to held-out episodes: bool (N,). episode: int64 (N,), the number of each row's."""
-    held_out = torch.zeros_like(episode, dtype=torch.bool)
     if config is None:
-        return held_out
+        return torch.zeros_like(episode, dtype=torch.bool)
     num = int(episode.max()) + 1
     num_held_out = round(config.fraction * num)
     if not 0 < num_held_out < num:
-        expected = f"expected a fraction of {num} episodes that leaves some on both sides"
+        expected = f"expected a fraction of {num} episode(s) that leaves some on both sides (null: none is held out)"
         raise ConfigError.at("replay_buffer.held_out.fraction", f"{expected}, got {config.fraction}")
     order = torch.randperm(num, generator=torch.Generator().manual_seed(config.seed))
     return torch.isin(episode, order[:num_held_out])
@@ -103,39 +109,37 @@ def _transformed(game: Game, role: str, observation: dict[str, Tensor]) -> dict[
     return {name: value.cpu() for name, value in found.items()}
 
 
-def require_same_data_files(before: Mapping[str, str], now: Iterable[GivenData]) -> None:
-    """Raise ConfigError if a file has changed since the run began. before: the SHA-256 by path, as in run.json."""
+def require_same_play(run: RunFolder, config: RunConfig, game: Game, now: Iterable[GivenData]) -> None:
+    """Raise ConfigError unless players learn from the bytes and in the spaces of the run that goes on or branches."""
+    stored, files = read_stored_config(run.config), run.facts().data_files
+    if stored.game.name != config.game.name:
+        _require_same_spaces(stored.game, config.game, game)
     for data in now:
         with below(f"players.{data.player}.algorithm.replay_buffer.file"):
-            require_same_files(before, {data.file: data.sha256})
+            before = files.get(stored.data_set_of(data.player).file, data.sha256)
+            require_same_files({data.file: before}, {data.file: data.sha256})
 
 
-def require_same_spaces(before: Mapping[str, Any], config: Any, game: Game) -> None:
+def require_room(checkpoint: Path, buffers: Mapping[str, ReplayBuffer]) -> None:
+    """Raise ConfigError unless the buffers of a branch can hold the rows in a checkpoint, by the names of players."""
+    with suppress(CheckpointError):  # told when it is loaded
+        for name, rows in Manifest.read(Folder(checkpoint)).buffers.items():
+            buffer = buffers.get(player := name.split("~")[0])  # each replica has its own
+            if buffer is not None and (fault := rows.fault_of(buffer.capacity)) is not None:
+                raise ConfigError.at(f"players.{player}.algorithm.replay_buffer.capacity", fault)
+
+
+def _require_same_spaces(stored: Any, config: Any, game: Game) -> None:
     """Raise ConfigError if a game does not fit in the place of `spaces`, in which players have learned.
 
-    before: the config of `spaces`. config: that of the game.
+    stored: the config of `spaces`. config: that of the game.
     """
-    stored: Any = check({"game": before}, OneGame).game
     spaces = stored.build(game.device, "torch")
-    for what, was, now in (
-        ("observations", spaces.spaces, game.spaces),
-        ("actions", spaces.action_spaces, game.action_spaces),
-    ):
+    kinds = ("observations", spaces.spaces, game.spaces), ("actions", spaces.action_spaces, game.action_spaces)
+    for what, was, now in kinds:
         if dict(was) != dict(now):
             raise ConfigError.at("game", f"expected the {what} of `spaces`, {was}, got {now}")
     for key in ("normalize", "clip"):
         before_it, here = (getattr(each.observation, key) for each in (stored, config))
         if before_it != here:
             raise ConfigError.at(f"game.observation.{key}", f"expected {before_it}, as with `spaces`, got {here}")
-
-
-def require_same_data(before: Mapping[str, str], now: Iterable[GivenData]) -> None:
-    """Raise ConfigError if players learn from other bytes than before, wherever these lie.
-
-    before: the SHA-256 of the file of each player, as a checkpoint holds them.
-    """
-    for data in now:
-        if (was := before.get(data.player, data.sha256)) != data.sha256:
-            expected = f"expected {data.file!r} with the content that the run began with (SHA-256 {was[:12]}...)"
-            message = f"{expected}, got another one ({data.sha256[:12]}...); put that file back, or begin a new run"
-            raise ConfigError.at(f"players.{data.player}.algorithm.replay_buffer.file", message)

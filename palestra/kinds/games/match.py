@@ -317,7 +317,7 @@ def ask_at_observation(stored: StoredGames, text: str, role: str | None) -> list
         )
     legal = game.legal_by(role, own)
     if legal is None:
-        message = "expected a board (--board), because observations of this game do not say which actions are legal"
+        message = "expected --board, or in Python predict(..., legal=FLAGS), as observations do not say what is legal"
         raise ConfigError.at("--observation", f"{message}, got an observation")
     keys = world_keys(base_key(0, "play"), 1, game.device)
     view = game.transformed(role, own)

@@ -37,6 +37,7 @@ OF_COLUMNS = re.compile(  # an override of them: whose, and what it says
     r"(?:(?:players\.([^.=]+)\.)?(?:[^=]*\.)?replay_buffer\.)?(columns(?:\.[^=]*)?=.*)", re.DOTALL
 )
 ROUNDING = 1e-6
+FINITE = "finite numbers of float32's range"
 WORDS = {"true": 1, "1": 1, "1.0": 1, "false": 0, "0": 0, "0.0": 0}  # of flags in tables; letters may be capital
 Array = np.ndarray[Any, Any]
 
@@ -77,12 +78,9 @@ def find_columns(
     with below("replay_buffer.file"):
         names = read_columns(path).names
 
-    def parts(name: str) -> dict[str, Columns]:
-        return {each.removeprefix(f"{name}."): [each] for each in names if each.startswith(f"{name}.")}
-
     def entries(name: str) -> dict[str, Columns] | None:
-        whole = found[name]
-        stored = parts(name) or ({} if whole is None else {"observation": [whole]})
+        stored = {each.removeprefix(f"{name}."): [each] for each in names if each.startswith(f"{name}.")}
+        stored = stored or ({"observation": [whole]} if (whole := found[name]) else {})
         if game is None or len(game.spaces[role]) == len(stored) == 1:
             return stored if game is None else dict(zip(game.spaces[role], stored.values(), strict=True))
         return {name: stored[name] for name in game.spaces[role] if name in stored}
@@ -94,12 +92,14 @@ def find_columns(
     lists["action"] = lists["action"] or [each for each in names if each.startswith("action.")]
     observations = {key: entries(key) or None for key in ("observation", "next_observation")}
     columns: Any = {**found, **lists, **observations, "extras": {}}  # own play need not have those of the file
-    said = [each.groups() for each in map(OF_COLUMNS.fullmatch, overrides) if each is not None]
+    words = [each[2] for each in map(OF_COLUMNS.fullmatch, overrides) if each and each[1] in (None, player)]
     with below("replay_buffer"):
-        words = [word for whose, word in said if whose in (None, player)]
         columns = apply_overrides({"columns": columns}, words)["columns"]
     named = columns if isinstance(columns, dict) else {}
-    if missing := [key for key in ("observation", "action", "reward") if key in named and not named[key]]:
+    missing = [key for key in ("observation", "action", "reward") if key in named and not named[key]]
+    if not any(found[key] or key in " ".join(words) for key in ("terminated", "truncated", "episode")):
+        missing.append("terminated, truncated or episode (columns.episode=null: the file is one episode)")
+    if missing:
         told = f"expected columns of {path} whose names tell {', '.join(missing)}, got {', '.join(names):.300}"
         seen = "{observation" if game is None else "{" + ": [NAME], ".join(game.spaces[role])
         hint = f"name them, as replay_buffer.columns.reward=NAME replay_buffer.columns.observation={seen}: [NAME]}}"
@@ -153,13 +153,14 @@ class _Rows:
             following = self.observation("next_observation", terminated)
         found |= {f"next_observation.{name}": value for name, value in following.items()}
         for name, each in columns.extras.items():
+            if name in ("discount", "weight"):  # that of the next value, and of rows that are drawn by priority
+                raise ConfigError.at(f"columns.extras.{name}", f"expected a name not used by batches, got {name!r}")
             found[f"extras.{name}"] = torch.from_numpy(self.numbers(each, f"columns.extras.{name}"))
         found |= {"action": self.action(every.expand(num, -1) if legal is None else legal)}
         found |= {"reward": torch.from_numpy(reward), "truncated": torch.from_numpy(truncated), "terminated": over}
+        found["next_legal"] = every.expand(len(rows), -1)
         if legal is not None:
             found |= {"legal": legal, "next_legal": legal.index_select(0, after) | over.unsqueeze(1)}
-        else:
-            found["next_legal"] = every.expand(len(rows), -1)
         if next_legal is not None:
             found["next_legal"] = next_legal
         found = {name: each if len(each) == len(rows) else each.index_select(0, rows) for name, each in found.items()}
@@ -183,10 +184,9 @@ class _Rows:
         with below("columns.episode"):
             found = self.file.column(name)
         if found.shape != (self.num,):
-            got = f"got {found.shape}"
-            raise ConfigError.at("columns.episode", f"expected a value in each of {self.num} rows of {name!r}, {got}")
-        if found.dtype != object:
-            self.require(np.isfinite(found), "columns.episode", "a number in every row", found)
+            raise ConfigError.at("columns.episode", f"expected {self.num} values in {name!r}, got {found.shape}")
+        lacks = found == "" if found.dtype == object else ~np.isfinite(found)
+        self.require(~lacks, "columns.episode", "a number or text in every row", np.where(lacks, np.nan, 0.0))
         is_new: Array = found[1:] != found[:-1]
         return is_new
 
@@ -280,9 +280,7 @@ class _Rows:
                     cells = [each.strip().lower() for each in column.tolist()]
                     if unknown := [row for row, each in enumerate(cells) if each not in words]:
                         got = f"{column[unknown[0]]!r:.80} in row {unknown[0]} (counted from 0)"
-                        raise ConfigError.at(
-                            "", f"expected true or false, or 1 or 0, in the column {name!r}, got {got}"
-                        )
+                        raise ConfigError.at("", f"expected true or false, or 1 or 0, in {name!r}, got {got}")
                     column = np.array([words[each] for each in cells])
                 if column.dtype == object:
                     check_column(name, column, False, "recorded play consists of numbers")
@@ -293,7 +291,7 @@ class _Rows:
         if over is not None and joined.dtype.kind == "f" and not np.isfinite(joined).all():
             lacks, joined = over & ~np.isfinite(joined).reshape(self.num, -1).all(axis=1), joined.copy()
             joined[lacks] = 0
-        self.require_finite(joined, path, joined)
+        self.require_finite(joined, path, joined, "0 or 1 in every row" if words else FINITE)
         return np.require(joined, requirements=["C", "W"])
 
     def flags(self, names: Columns, path: str, over: Array | None = None) -> Array:
@@ -324,9 +322,9 @@ class _Rows:
         self.require(found == values, path, f"whole numbers ({kind})", values)
         return found
 
-    def require_finite(self, values: Array, path: str, told: Array) -> None:
+    def require_finite(self, values: Array, path: str, told: Array, what: str = FINITE) -> None:
         if values.dtype.kind == "f" and not np.isfinite(values).all():
-            self.require(np.isfinite(values), path, "finite numbers of float32's range", told)
+            self.require(np.isfinite(values), path, what, told)
 
     def require(self, is_sound: Array, path: str, what: str, values: Array) -> None:
         """Raise ConfigError for the first row that is not sound. is_sound: bool (N,) or (N, ...). values: (N, ...)."""

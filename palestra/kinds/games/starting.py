@@ -17,7 +17,7 @@ from palestra.algorithms.off_policy import AnyOffPolicyLoss
 from palestra.algorithms.on_policy import AnyOnPolicyLoss
 from palestra.config import ConfigError, check, load_yaml
 from palestra.config.errors import nearest_hint
-from palestra.config.files import apply_fitting, find_key, keys_ending_in, value_at
+from palestra.config.files import apply_fitting, apply_overrides, find_key, keys_ending_in, value_at
 from palestra.config.places import Place, place_of
 from palestra.config.usual import completed, joined, rebased, remedies
 from palestra.config.validation import completed_part
@@ -54,12 +54,14 @@ def starting_data(algorithm: str, said: Data, overrides: Sequence[str]) -> Data:
 
     algorithm: its name, or that of a loss by which one learns. said: of the key `game`. overrides: those of the game
     count before it is made; any other counts where parts that go with what it names are chosen, but is not applied. One
-    that names a file of recorded play fills its columns, and, with the game `spaces`, roles and spaces; if it names one
-    player's, the others play at random. Raises ConfigError if the game cannot be made.
+    that names a file of recorded play fills its columns, and, with the game `spaces`, roles and spaces; players of whom
+    none is named play at random. Raises ConfigError if the game cannot be made.
     """
-    file, whose = _recorded_by(overrides)
+    files = _recorded_by(overrides)
+    file = next(iter(files.values()), None)
     if file is not None and said["name"] == "spaces":
-        said = find_spaces(read_columns(file), find_columns(file, None, LONE_ROLE, overrides), LONE_ROLE) | said
+        columns = find_columns(file, None, LONE_ROLE, overrides)  # first, because its errors name the key
+        said = find_spaces(read_columns(file), columns, LONE_ROLE) | said
     rules: Data = completed_part("game", said, overrides, OneGame)
     config: GameConfig = check({"game": rules}, OneGame).game
     game = config.build(torch.device("cpu"), "numba")
@@ -73,16 +75,18 @@ def starting_data(algorithm: str, said: Data, overrides: Sequence[str]) -> Data:
         message = f"expected an algorithm with a replay buffer ({', '.join(known)}), got {algorithm!r}"
         raise ConfigError.at("replay_buffer.file", f"{message}, which learns from its own play alone")
     beside = joined(getattr(model, "usual_run", {}), dict(config.usual_run))
+    beside |= {} if file is None else {"trainer": "in_turn"}  # with `together` all learners play
     roles = beside.get("roles") or {role: role for role in game.roles}
     players: Data = {}
-    if whose not in (None, *roles.values()):
+    for whose in files.keys() - {None, *roles.values()}:
         names = ", ".join(dict.fromkeys(roles.values()))
         raise ConfigError.at(f"players.{whose}", f"unknown key; the known players: {names}")
     for role, player in roles.items():
         if player in players:
             continue
-        if whose in (None, player) or "random" not in scripts_for(game, config, role):
-            given = {} if file is None else _learning_from(file, find_columns(file, game, role, overrides, player))
+        own = files.get(player, files.get(None))
+        if own is not None or not files or "random" not in scripts_for(game, config, role):
+            given = {} if own is None else _learning_from(own, find_columns(own, game, role, overrides, player))
             players[player] = {"algorithm": completed(learner | given, ALGORITHM, spaces_of(game, role))}
         else:
             players[player] = {"scripted": "random"}
@@ -92,17 +96,15 @@ def starting_data(algorithm: str, said: Data, overrides: Sequence[str]) -> Data:
     return following(data, for_each_player(data, overrides), game)
 
 
-def _recorded_by(overrides: Sequence[str]) -> tuple[str | None, str | None]:
-    """Return the file of recorded play that overrides name, and whose it is.
-
-    None: they name no file, or it is that of all players.
-    """
-    file, whose = None, None
+def _recorded_by(overrides: Sequence[str]) -> dict[str | None, str]:
+    """Return the files of recorded play that overrides name, by whose they are; None: all players'."""
+    found = {}
     for override in overrides:
         path, _, value = override.partition("=")
         if f".{path.strip()}".endswith(".replay_buffer.file"):
-            file, whose = value.strip(), path.split(".")[1] if path.startswith("players.") else None
-    return file, whose
+            read = apply_overrides({"file": ""}, [f"file={value}"])["file"]
+            found[path.split(".")[1] if path.startswith("players.") else None] = str(read)
+    return found
 
 
 def _learning_from(file: str, columns: Data) -> Data:
@@ -218,7 +220,7 @@ def named_game(name: str, words: Sequence[str], shipped: Mapping[str, Path]) -> 
     if not words or "=" in words[0]:
         raise ConfigError.at(name, _expected_game(name, "none", shipped))
     game, overrides = game_and_overrides(words)
-    tuned = None if _recorded_by(overrides)[0] is not None else _tuned(name, game, shipped)  # those play
+    tuned = None if _recorded_by(overrides) else _tuned(name, game, shipped)  # those play
     if tuned is not None:
         return followed(tuned, overrides) or read_config(tuned, overrides)
     if not _is_game(game):

@@ -22,7 +22,6 @@ from palestra.algorithms.ppo import PPOConfig
 from palestra.algorithms.sac import SACConfig
 from palestra.algorithms.td3 import TD3Config
 from palestra.algorithms.turn import Turn
-from palestra.buffers.data_set import DataSetReplay
 from palestra.buffers.replay import ReplayBuffer
 from palestra.games.config import NotDeclared
 from palestra.games.info import InfoFields
@@ -31,7 +30,7 @@ from palestra.kinds.games.actors import ActedGame, ActorsLost, Here, Place, Ther
 from palestra.kinds.games.checks import check_algorithms, fault_of_players
 from palestra.kinds.games.config import RunConfig
 from palestra.kinds.games.descriptions import final_evaluations, turns_in_words, updates_in_words
-from palestra.kinds.games.given_data import give_data, require_same_data, require_same_data_files, require_same_spaces
+from palestra.kinds.games.given_data import give_data, require_room, require_same_play
 from palestra.kinds.games.imported_players import copy_players
 from palestra.kinds.games.parts import build_evaluations, build_parts, check_seat, warm_start
 from palestra.kinds.games.seating import Seating, play_stream
@@ -127,6 +126,12 @@ def _count_opt_steps(trainer: "Trainer", player: Player, num: int) -> None:
     trainer.epoch_counts["updates"] += num
 
 
+def _playing(player: Player) -> Player:
+    if player.worlds is None:
+        raise ValueError(f"expected a player that plays, got {player.name!r}, which learns from recorded play alone")
+    return player
+
+
 class SecondRollOut(RuntimeError):
     """An algorithm has asked for a second roll-out in one turn, where that is not possible."""
 
@@ -211,10 +216,11 @@ class Trainer(Training):
             if self.run.begins_anew() and (start := warm_start(player, self.config)) is not None:
                 self.run.beginnings.append(start)
         with limited_threads(self.config.execution.num_threads):
-            given = [give_data(player, self.game, self.config) for player in self.learners]
-        self.given_data = [data for data in given if data is not None]
-        if run.resumed:
-            require_same_data_files(run.folder.facts().data_files, self.given_data)
+            self.given_data = [*filter(None, (give_data(each, self.game, self.config) for each in self.learners))]
+        if copies is not None and self.given_data:
+            require_same_play(copies, self.config, self.game, self.given_data)
+        if run.origin is not None:
+            require_room(run.origin, self.buffers())
         run.beginnings += self.given_data
         run.data_files = {data.file: data.sha256 for data in self.given_data}
         self.has_statistics_in_common = self.config.actors is not None or not self.replica.is_alone
@@ -314,10 +320,7 @@ class Trainer(Training):
         role, nets = seat_and_nets(self.learners, role, nets)
         player = self.player_of(role)
         self.lockstep.keep_copy(role := first_role(self.config, player.name), nets)
-        before = player.replay_buffer
         config = take_nets(player, self.config, nets)
-        if isinstance(before, DataSetReplay) and isinstance(player.replay_buffer, DataSetReplay):
-            player.replay_buffer.take_over(before)
         self.run.config, self.parts = config, replace(self.parts, config=config)
         self.run.count_time_in(self.run.time_log, self.buffers())
         self.run.note_call(*calls_of({role: nets}))
@@ -390,7 +393,7 @@ class Trainer(Training):
 
     def roll_out_of(self, player: Player, num_rounds: int) -> Transitions:
         """Do `roll_out` for a learning player, which need not be the one that `roles` names for a seat."""
-        return self._handed_out(player, self._play([player], num_rounds))
+        return self._handed_out(player, self._play([_playing(player)], num_rounds))
 
     def _handed_out(self, player: Player, by_role: Mapping[str, Transitions]) -> Transitions:
         """Show a roll-out of a player to the callbacks, and return its rows as one batch."""
@@ -511,10 +514,7 @@ class Trainer(Training):
         They are sums of the environment's own rewards, played with exploration. All replicas must ask, and get those of
         each, one after the other. Waits for a GPU.
         """
-        if (player := self.player_of(role)).worlds is None:
-            raise ValueError(
-                f"expected a player that plays, got {player.name!r}, which learns from recorded play alone"
-            )
+        player = _playing(self.player_of(role))
         returns: Tensor = self.fused_game.recent_returns(player.worlds)[:, self.game.roles.index(role)]
         return [*chain.from_iterable(self.replica.each("recent returns", returns.tolist()))]
 
@@ -603,15 +603,12 @@ class Trainer(Training):
         worlds = {name: each.state_dict() for name, each in self.worlds.items()}
         players = {name: player.state_dict() for name, player in self.players.items() if player.algorithm is not None}
         acted: dict[str, Any] = {} if self.config.actors is None else {"collected": list(self.collected)}
-        if self.given_data:
-            acted["files"] = {data.player: data.sha256 for data in self.given_data}
         own = {"turn": self.turn, **acted, "metrics": self.metrics.state_dict(), "players": players, "worlds": worlds}
         own |= self.seating.state_dict() if self.seating.is_used else {}
         return super().state_dict() | own | {"game": self.game.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        require_same_data(state.get("files", {}), self.given_data)
         self.turn, self.collected = state["turn"], list(state.get("collected", []))
         self.metrics.load_state_dict(state["metrics"], self.device)
         self.game.load_state_dict(state["game"])
@@ -643,11 +640,8 @@ class Trainer(Training):
         before = [name for name in self.config.players if "algorithm" in was.get(name, {})]
         turn = sum(name in learning for name in before[: state["turn"]])
         new = {"players": players, "turn": turn}
-        if (
-            state["config"]["game"]["name"] != self.config.game.name
-        ):  # in place of `spaces`; the statistics are the file's
-            require_same_spaces(state["config"]["game"], self.config.game, self.game)
-            new["game"] = self.game.state_dict()
+        if state["config"]["game"]["name"] != self.config.game.name:  # in place of `spaces`
+            new["game"] = self.game.state_dict()  # the statistics are the file's
         if self.config.actors is not None:
             new["collected"] = [name for name in state.get("collected", []) if name in learning]
             if was != stored_config(self.config)["players"]:  # roll-outs under way may be others

@@ -90,14 +90,20 @@ def use_nets(player: Player, run: RunConfig, nets: Nets) -> None:
     They take the place of those that its config names. `run` must name builders already (`use_builders`). nets: by the
     place of their configs below the algorithm, such as net, body.policy, critic_net (a list for several critics); a
     single network takes the first of these places. Raises ValueError for a player that does not learn or
-    has a warm start, and for an unknown place; ConfigError for networks that do not fit.
+    has a warm start, and for an unknown place; ConfigError for networks that do not fit. After an error the player
+    is as it was.
     """
     algorithm: Any = run.players[player.name].algorithm  # type: ignore[union-attr]
     for place, value in _by_place(player, run, nets).items():
         if is_made(value):
             made: Any = UserNets([value] if isinstance(value, nn.Module) else value)
             algorithm = replaced(algorithm, place, made)
-    player.algorithm = build_algorithm(algorithm, player)
+    before = dict(vars(player))
+    try:
+        player.algorithm = build_algorithm(algorithm, player)
+    except BaseException:
+        vars(player).update(before)
+        raise
 
 
 def by_role(run: RunConfig, models: Models | None) -> dict[str, Nets]:

@@ -4,6 +4,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,12 @@ from palestra.kinds.games.trainer import Trainer
 from palestra.nets.weights import evaluation_mode
 from palestra.players import make_script
 from palestra.rollouts import fuse
+from palestra.rollouts.n_step import TransitionBuilder
 from palestra.rollouts.transitions import Transitions
 from palestra.run.kinds import read_config
 from palestra.runtime.intervals import set_counts
 from palestra.scaling.states import equal
 from palestra.storage.facts import RunFacts
-from palestra.storage.stored_files import CheckpointError
 from palestra.training.training import Training
 from tests.games.gym_worlds import gym_data
 from tests.test_gym_training import lone_agent
@@ -192,8 +193,10 @@ def test_a_run_from_a_file_and_its_branch_into_play_go_on_to_the_same_bits() -> 
     assert isinstance(buffer, DataSetReplay)
     assert len(buffer) == 30
     assert buffer.num_drawn == 24 * 8 + 36 * 4
-    with pytest.raises(CheckpointError, match=r"a capacity of 30, because rows came round, got 40"):
-        Trainer.branch("played/checkpoints/latest", [changes[2].replace("30", "40"), "stop.after=70"], "more").fit()
+    with pytest.raises(
+        ConfigError, match=rf"^{at}\.replay_buffer\.capacity: expected 30, because rows came round, got 40$"
+    ):
+        Trainer.branch("played/checkpoints/latest", [changes[2].replace("30", "40"), "stop.after=70"], "more")
 
 
 def test_a_branch_needs_room_for_the_rows_that_there_are() -> None:
@@ -201,8 +204,8 @@ def test_a_branch_needs_room_for_the_rows_that_there_are() -> None:
     config = config_of("dqn", "play.npz", rollout_length=3, replay_buffer={"share_of_data": 0.5})
     num = fit(Path("run"), config).env_steps
     at, end = "players.agent.algorithm.replay_buffer.capacity", "stop.after=30"
-    with pytest.raises(CheckpointError, match=rf"a capacity of at least {num}, as there are rows, got {num - 1}"):
-        Trainer.branch("run/checkpoints/latest", [f"{at}={num - 1}", end], "less").fit()
+    with pytest.raises(ConfigError, match=rf"^{at}: expected at least {num}, as there are rows, got {num - 1}$"):
+        Trainer.branch("run/checkpoints/latest", [f"{at}={num - 1}", end], "less")
     branch: Trainer = Trainer.branch("run/checkpoints/latest", [f"{at}={num}", end], "enough")
     branch.fit()
     assert branch.env_steps > num
@@ -219,13 +222,16 @@ def test_other_bytes_are_refused_with_both_hashes() -> None:
         fit(Path("run"))
     shutil.copy("play.npz", "others.npz")
     changes = ["players.agent.algorithm.replay_buffer.file=others.npz", "stop.after=60"]
-    with pytest.raises(ConfigError, match=rf"'others\.npz' with the content .*{before[:12]}.*{now[:12]}"):
-        Trainer.branch("run/checkpoints/latest", changes, "branch").fit()
+    with pytest.raises(ConfigError, match=rf"replay_buffer\.file: expected 'others\.npz' .*{before[:12]}.*{now[:12]}"):
+        Trainer.branch("run/checkpoints/latest", changes, "branch")
     Path("play.npz").unlink()
     with pytest.raises(
         ConfigError, match=r"players\.agent\.algorithm\.replay_buffer\.file: expected a file at 'play.npz'"
     ):
         fit(Path("run"))
+    config = Path("run/config.yml").read_bytes()
+    done = CliRunner().invoke(app, ["extend", "run", "stop.after=60"])
+    assert (done.exit_code, Path("run/config.yml").read_bytes()) == (2, config)
     policy = load_player("run")  # whoever only acts needs no data
     assert policy.opt_steps > 0
 
@@ -306,6 +312,9 @@ def test_a_game_may_take_the_place_of_spaces_while_nobody_plays() -> None:
     played: Trainer = Trainer.branch("apart/checkpoints/latest", changes, Path("played"))
     played.fit()
     assert (played.opt_steps, played.env_steps) == (40, 30)
+    clipped = json.dumps(game | {"observation": game["observation"] | {"clip": 5.0}})
+    with pytest.raises(ConfigError, match=r"^game\.observation\.clip: expected None, as with `spaces`, got 5"):
+        Trainer.branch("apart/checkpoints/latest", [f"game={clipped}", *changes[1:]])
     with pytest.raises(ConfigError, match=r"num_worlds: expected 3"):
         Trainer.branch("played/checkpoints/latest", ["num_worlds=2", "actors=null"])
 
@@ -329,9 +338,36 @@ def test_another_player_may_play_while_one_learns_from_recorded_play(make_config
 def test_networks_that_are_handed_over_learn_from_the_file_too() -> None:
     record_play("play.npz", "cartpole")
     trainer: Trainer = make_trainer(config_of("dqn", "play.npz", **NO_PLAY), run=Path("run"))
+    before = trainer.agent_net
+    with pytest.raises(ConfigError, match=r"^players\.agent\.algorithm\.net: expected outputs of shape"):
+        trainer.set_model(nn.Linear(4, 3))
+    assert trainer.agent_net is before
     trainer.set_model(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)))
     trainer.fit()
     assert trainer.opt_steps == 24
+    with pytest.raises(ValueError, match="expected a player that plays, got 'agent', which learns from recorded play"):
+        trainer.roll_out("agent", 1)
+
+
+class Selects(TransitionBuilder):
+    """Keeps the rows whose log_prob is above a number."""
+
+    class Config(UserConfig):
+        least: float
+
+    def __call__(self, experience: Transitions) -> Transitions:
+        return replace(experience, valid=experience.valid & (experience.extras["log_prob"] > self.config.least))
+
+
+def test_a_transition_builder_of_one_s_own_that_leaves_no_row_is_told_in_a_line() -> None:
+    record_play("play.npz", "cartpole")
+    steps = {"name": f"{__name__}:Selects", "least": 2.0}
+    told = {"columns": BUFFER["columns"] | {"extras": {"log_prob": ["reward"]}}}
+    with pytest.raises(
+        ConfigError, match=r"^players\.agent\.algorithm\.transitions\.name: expected some that keep a row"
+    ):
+        make_trainer(config_of("dqn", "play.npz", transitions=steps, replay_buffer=told, **NO_PLAY))
+    make_trainer(config_of("dqn", "play.npz", transitions=steps | {"least": 0.5}, replay_buffer=told, **NO_PLAY))
 
 
 class Remembers(OffPolicyLoss):
@@ -366,9 +402,66 @@ def test_a_loss_of_one_s_own_is_tried_on_rows_of_the_file() -> None:
             make_trainer(config, run=Path("other"))
 
 
+def test_networks_that_are_handed_over_are_tried_where_the_file_has_columns_of_its_own() -> None:
+    record_play("play.npz", "cartpole")
+    told = {"columns": BUFFER["columns"] | {"extras": {"mine": ["reward"]}}}
+    trainer = make_trainer(config_of("off_policy", "play.npz", replay_buffer=told, **NO_PLAY))
+    before = trainer.agent_net
+    with pytest.raises(
+        ConfigError, match=r"^players\.agent\.algorithm\.loss\.name: .* fails: AssertionError: not zeros"
+    ):
+        trainer.set_model(OfZeros(4, 2))
+    assert trainer.agent_net is before
+
+
+class OfZeros(nn.Linear):
+    """A network that fails on all that was observed."""
+
+    def forward(self, observation: Tensor) -> Tensor:
+        assert not observation.any(), "not zeros"
+        return super().forward(observation)
+
+
+@pytest.mark.parametrize("algorithm", ["dqn", "bc"])
+def test_columns_that_play_lacks_are_refused_before_anything_is_played(algorithm: str) -> None:
+    record_play("play.npz", "cartpole")
+    with np.load("play.npz") as file:
+        np.savez("play.npz", **file, logits=file["reward"][:, None])
+    made = starting_data(algorithm, {"name": "cartpole"}, ["replay_buffer.file=play.npz"])
+    keys = ["replay_buffer.columns.extras={mine: [reward, action]}", "rollout_length=2", *SMALL]
+    at = r"^players\.agent\.algorithm\.replay_buffer\.columns\.extras"
+    with pytest.raises(
+        ConfigError, match=rf"{at}\.mine: expected no such key, as in the player's own play .*, got torch"
+    ):
+        make_trainer(read_config(made, keys))
+    make_trainer(read_config(made, [*keys, "rollout_length=null"]))
+    own = r"torch\.float32 \(\)" if algorithm == "bc" else "no such key"
+    with pytest.raises(ConfigError, match=rf"{at}\.log_prob: expected {own}, as .*, got torch\.float32 \(1,\)"):
+        make_trainer(read_config(made, [*keys, "replay_buffer.columns.extras={log_prob: [logits]}"]))
+    with np.load("play.npz") as file:
+        np.savez("play.npz", **{**file, "logits": file["reward"]})
+    if algorithm == "bc":
+        fit(Path("run"), read_config(made, [*keys, "replay_buffer.columns.extras={log_prob: [logits]}"]))
+
+
 def test_whose_file_it_is_is_a_player() -> None:
     with pytest.raises(ConfigError, match=r"^players\.first: unknown key; the known players: player$"):
         starting_data("bc", {"name": "tic_tac_toe"}, ["players.first.algorithm.replay_buffer.file=play.npz"])
+
+
+def test_a_first_file_with_recorded_play_gives_turns_where_all_would_play_together() -> None:
+    assert starting_data("dqn", {"name": "harvest"}, [])["trainer"]["name"] == "together"
+    zeros = np.zeros(4)
+    np.savez("play.npz", observation=np.zeros((4, 2)), action=zeros, reward=zeros, episode=zeros)
+    words = ["players.farmer_0.algorithm.replay_buffer.file=play.npz"]
+    config = read_config(starting_data("bc", {"name": "harvest"}, words), [])
+    assert config.trainer.name == "in_turn"
+    assert config.learners() == ["farmer_0"]
+    shutil.copy("play.npz", "other.npz")
+    words += ["players.farmer_1.algorithm.replay_buffer.file=other.npz"]
+    both = read_config(starting_data("bc", {"name": "harvest"}, words), [])
+    files = {name: data.file for name in both.learners() if (data := both.data_set_of(name))}
+    assert files == {"farmer_0": "play.npz", "farmer_1": "other.npz"}
 
 
 def test_what_another_policy_drew_before_it_was_squashed_is_not_taken_for_one_s_own() -> None:
@@ -442,11 +535,12 @@ def test_references_add_a_score_between_random_play_and_an_expert() -> None:
         ),
         (["players.agent.algorithm.warmup_env_steps=7"], "players.agent.algorithm.warmup_env_steps", "expected 0"),
         (["stop.unit=env_steps"], "stop.unit", "expected opt_steps, epochs or minutes, because nobody plays"),
+        (["stop.unit=episodes"], "stop.unit", "expected one of"),
         (["output.record.unit=env_steps"], "output.record.unit", "because nobody plays"),
         (
             ["trainer=together"],
             "players.agent.algorithm.rollout_length",
-            "expected an integer >= 1 with trainer 'together'",
+            "with trainer 'together', got null, which trainer.name=in_turn allows",
         ),
         (["actors={num: 1, lag: 1}"], "actors", "expected null, because nobody plays"),
         (

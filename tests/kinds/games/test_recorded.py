@@ -422,6 +422,21 @@ BAD: dict[str, tuple[Any, dict[str, Any], str]] = {
         {"terminated": [0, 2, 0, 1]},
         "columns.terminated: expected 0 or 1 in every row, got 2.0 in row 1",
     ),
+    "a flag that lacks": (
+        BOX,
+        {"terminated": [0, np.nan, 0, 1]},
+        "columns.terminated: expected 0 or 1 in every row, got nan in row 1",
+    ),
+    "an episode without a name": (
+        BOX,
+        {"episode": ["a", "", "b", "b"]},
+        "columns.episode: expected a number or text in every row, got nan in row 1",
+    ),
+    "arrays of texts": (
+        BOX,
+        {"observation": [["a", "b"]] * 4},
+        "columns.observation.observation: expected numbers in the column 'observation', got an array of texts",
+    ),
     "texts": (
         BOX,
         {"reward": ["a", "1", "2", "3"]},
@@ -467,6 +482,25 @@ def test_unknown_columns_and_entries_are_told() -> None:
     assert line.startswith("replay_buffer.columns.legal: expected only 1 (every action of the game is legal), got"), (
         line
     )
+
+
+def test_columns_have_no_names_under_which_batches_have_something_else() -> None:
+    game, columns = Told(BOX, 2), find_columns(save(), Told(BOX, 2), "agent")
+    assert "extras.w" in read("data.npz", game, columns, extras={"w": ["reward"]}).rows.rows()
+    for name in ("weight", "discount"):
+        line = refusal("data.npz", game, columns, extras={name: ["reward"]})
+        assert line.startswith(f"replay_buffer.columns.extras.{name}: expected a name not used"), line
+
+
+def test_where_episodes_end_is_said_by_names_or_in_words() -> None:
+    np.savez("log.npz", observation=np.zeros((4, 2)), action=np.zeros((4, 2)), reward=np.zeros(4), done=[0, 1, 0, 1])
+    with pytest.raises(
+        ConfigError, match=r"whose names tell terminated, truncated or episode \(columns\.episode=null:"
+    ):
+        find_columns("log.npz", Told(BOX, 2), "agent")
+    for word, num in (("episode=null", 1), ("terminated=done", 2)):
+        columns = find_columns("log.npz", Told(BOX, 2), "agent", [f"replay_buffer.columns.{word}"])
+        assert len(read("log.npz", Told(BOX, 2), columns).lengths) == num
 
 
 def test_what_lacks_after_the_end_does_not_matter() -> None:
@@ -544,7 +578,8 @@ def test_files_of_another_kind_are_told(monkeypatch: pytest.MonkeyPatch) -> None
     game = Told(BOX, 2)
     os.mkfifo("fifo.npz")
     Path("folder.npz").mkdir()
-    np.savez("objects.npz", observation=np.array([{}, None], dtype=object), action=[0, 1], reward=[0, 1])
+    objects = np.array([{}, None], dtype=object)
+    np.savez("objects.npz", observation=objects, action=[0, 1], reward=[0, 1], episode=[0, 0])
     with zipfile.ZipFile("bytes.npz", "w") as file:
         file.writestr("reward", BOMB)
     for path in ("fifo.npz", "folder.npz", "none.npz", "minari:none-v0", "minari:../none"):
