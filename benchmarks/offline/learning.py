@@ -48,12 +48,12 @@ def palestra(*words: object) -> None:
         raise SystemExit(f"palestra {' '.join(map(str, words))}\n{done.stdout}{done.stderr}")
 
 
-def evaluation(num_games: int) -> str:
-    """The only evaluation of a run in which a player plays, as an override."""
+def evaluation(num_games: int, every: int = EVERY, unit: str = "env_steps") -> str:
+    """The only evaluation of a run, as an override."""
     return "evaluations=" + json.dumps(
         [
             {
-                **{"name": "main", "interval": {"every": EVERY, "unit": "env_steps"}, "at_start": True},
+                **{"name": "main", "interval": {"every": every, "unit": unit}, "at_start": True},
                 **{"num_games": num_games, "final_num_games": num_games, "max_rounds": 1000, "seed": SEED},
                 **{"game": None, "references": None, "pairings": [{"agent": "agent"}]},
             }
@@ -80,12 +80,15 @@ class Curve:
 
 
 class Lab:
-    """Makes what is missing in a folder. env_steps, opt_steps, play_steps, num_rows: how much is trained, recorded."""
+    """Makes what is missing in a folder.
+
+    env_steps, opt_steps, play_steps, sac_steps, num_rows: how much is trained and recorded.
+    """
 
     def __init__(self, given: argparse.Namespace) -> None:
         self.folder: Path = given.folder.absolute()
         self.env_steps, self.opt_steps, self.play_steps = given.env_steps, given.opt_steps, given.play_steps
-        self.num_rows = given.rows
+        self.sac_steps, self.num_rows = given.sac_steps, given.rows
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def made(self, name: str, make: Callable[[Path], object]) -> Path:
@@ -228,17 +231,23 @@ class Lab:
         return {"palestra": ours.value, "zeillinger": zeillinger.value, "low": zeillinger.low, "high": zeillinger.high}
 
     def goes_on(self, seed: int) -> dict[str, float]:
-        """IQL on Hopper, which then plays: the return before, and the lowest and the last one since."""
+        """IQL on Hopper, which then plays: the return before, and the lowest and the last one since; and the lowest one
+        where it makes as many opt steps more without play, with as many evaluations."""
+        trained = self.folder / f"hopper-iql-{seed}"
 
-        def branch(run: Path) -> None:
-            plays = [f"players.agent.algorithm.{each}" for each in ("rollout_length=1", "updates_per_turn=1")]
-            buffer = ("replay_buffer.share_of_data=0.5", "replay_buffer.capacity=100000")
-            stop = (evaluation(20), f"stop.after={self.play_steps}", "stop.unit=env_steps")
-            checkpoint = self.folder / f"hopper-iql-{seed}" / "checkpoints" / "latest"
-            palestra("branch", checkpoint, *plays, *buffer, *stop, "--run", run, "--quiet")
+        def returns(name: str, *words: str) -> list[float]:
+            command = ("branch", trained / "checkpoints" / "latest", *words)
+            return Curve.of(self.made(name, lambda run: palestra(*command, "--run", run, "--quiet"))).returns
 
-        before, *since = Curve.of(self.made(f"hopper-plays-{seed}", branch)).returns
-        return {"before": before, "lowest": min(since), "last": since[-1], "lowest share": min(since) / before}
+        plays = [f"players.agent.algorithm.{each}" for each in ("rollout_length=1", "updates_per_turn=1")]
+        buffer = ("replay_buffer.share_of_data=0.5", "replay_buffer.capacity=100000")
+        stop = (evaluation(20), f"stop.after={self.play_steps}", "stop.unit=env_steps")
+        before, *since = returns(f"hopper-plays-{seed}", *plays, *buffer, *stop)
+        num_worlds = load_yaml(trained / "config.yml")["num_worlds"]  # env steps for each opt step
+        later = f"stop.after={self.opt_steps + self.play_steps // num_worlds}"
+        _, *still = returns(f"hopper-rests-{seed}", evaluation(20, EVERY // num_worlds, "opt_steps"), later)
+        lowest = {"lowest": min(since), "last": since[-1], "lowest without play": min(still)}
+        return {"before": before, **lowest, "lowest / before": min(since) / before}
 
     def with_data(self, seed: int, rows: Path) -> dict[str, float]:
         """Env steps until SAC returns what the behaviour does, with half of its batches from the rows, or none."""
@@ -247,7 +256,7 @@ class Lab:
         )
         buffer += f"share_of_data: 0.5, file: {rows}, {COLUMNS.removeprefix('replay_buffer.').replace('=', ': ')}}}"
         words = ("sac-hopper", "warmup_env_steps=1000", evaluation(10), *(each for each in QUIET if "eval" not in each))
-        stop = (f"stop.after={self.env_steps}", f"seed={seed}")
+        stop = (f"stop.after={self.sac_steps}", f"seed={seed}")
         mean = float(returns_of(rows).mean())
         arms = {"from data": (f"players.agent.algorithm.{buffer}",), "from nothing": ()}
         return {
@@ -299,9 +308,10 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     for row in rows:
         mean, better = estimate_mean_of_few(row["values"]), row["better"]
         cells = [row["work"], row["score"], "" if row["behaviour"] is None else f"{row['behaviour']:.4g}", row["who"]]
+        known = np.isfinite(row["values"]).all()
         cells += [
             ", ".join(f"{each:.4g}" for each in row["values"]),
-            f"{mean.value:.4g} [{mean.low:.4g}, {mean.high:.4g}]",
+            f"{mean.value:.4g} [{mean.low:.4g}, {mean.high:.4g}]" if known else "",
         ]
         told = "" if better is None or row["who"] != "palestra" else f"{better.value:.3g}"
         is_known = told and np.isfinite(better.low)  # of few seeds no interval is told
@@ -345,6 +355,7 @@ def main(doc: str | None) -> None:
     parser.add_argument("--env-steps", type=int, default=100_000, help="of those whose play is recorded")
     parser.add_argument("--opt-steps", type=int, default=20_000, help="of learning from rows")
     parser.add_argument("--play-steps", type=int, default=20_000, help="env steps of play after that")
+    parser.add_argument("--sac-steps", type=int, default=30_000, help="env steps of SAC with rows, and without")
     parser.add_argument("--rows", type=int, default=100_000, help="of each file")
     parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "offline", help="one for these numbers")
     parser.add_argument("--json", type=Path, help="write every score to this file, too")
