@@ -81,7 +81,7 @@ def test_joined_files_have_the_rows_of_all_and_no_two_episodes_of_one_number(tmp
 
 
 def test_what_is_in_the_folder_is_not_done_again_and_all_points_are_shown(tmp_path: Path) -> None:
-    given = argparse.Namespace(folder=tmp_path, env_steps=10, opt_steps=10, play_steps=10, rows=10)
+    given = argparse.Namespace(folder=tmp_path, env_steps=10, opt_steps=10, play_steps=10, sac_steps=10, rows=10)
     lab, made = Lab(given), []
     for _ in range(2):
         lab.made("a", lambda path: (made.append(path), path.write_text("")))
