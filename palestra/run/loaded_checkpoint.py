@@ -5,8 +5,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+from safetensors import SafetensorError
 
 from palestra.config import ConfigError
 from palestra.storage.disk import Folder
@@ -27,8 +30,11 @@ from palestra.storage.records_file import RecordsThen
 from palestra.storage.stored_files import (
     CheckpointError,
     DamagedError,
+    DamagedOnceError,
     MissingCheckpointError,
+    StoredFile,
     decode,
+    from_bytes,
     parse_json,
     read_checked,
     read_tensors,
@@ -73,6 +79,33 @@ class LoadedCheckpoint:
             raise
         except NOT_OURS as error:
             raise CheckpointError(f"checkpoint {self.folder} does not fit this run: {error!r}") from error
+
+
+class StoredTree(Mapping[str, Any]):
+    """A tree of state in a file, which is read when something in it is first asked for: of many, few may be needed.
+
+    Raises DamagedOnceError then if it is not as it was written.
+    """
+
+    def __init__(self, folder: Folder, name: str, stored: StoredFile) -> None:
+        self.folder, self.name, self.stored = folder, name, stored
+
+    @cached_property
+    def content(self) -> Mapping[str, Any]:
+        try:
+            return dict(from_bytes(read_checked(self.folder, self.name, self.stored)))
+        except (*NOT_OURS, SafetensorError, DamagedError) as error:
+            path = self.folder.path / self.name
+            raise DamagedOnceError(f"{path} is missing, or differs from what was written") from error
+
+    def __getitem__(self, key: str) -> Any:
+        return self.content[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.content)
+
+    def __len__(self) -> int:
+        return len(self.content)
 
 
 def checkpoint_folder(path: Path) -> Path:

@@ -253,6 +253,8 @@ class Seating:
         self.num_copied = {name: before["num_copied"].get(name, 0) for name in self.past}
         self.files = {name: dict(state["past"].get(name, {})) for name in self.past}
         load_kept(self.past, state)
+        for script in self.past.values():  # read now: files of the run that a branch has left may go
+            _exchange(script.kept, {past: dict(own) for past, own in script.kept.items()})
 
 
 def play_stream(player: str) -> str:

@@ -34,7 +34,7 @@ from palestra.rollouts.fused import FusedGame
 from palestra.run.branching import tree_differences
 from palestra.run.checkpoints import CheckpointError, Checkpoints
 from palestra.run.kinds import read_config
-from palestra.storage.disk import RunFolderError
+from palestra.storage.disk import Folder, RunFolderError
 from palestra.storage.run_folder import RunFolder
 from palestra.training.stored_training import StoredRun
 from tests.report.parsing import Parsed
@@ -143,6 +143,33 @@ def test_past_selves_are_found_where_no_checkpoint_is_kept(stored: Path, tmp_pat
     again.load(f"@{at}")
     again.load("latest")  # with all players
     assert list(tree_differences(again.players["exploiter"].weights(), trainer.players["exploiter"].weights())) == []
+
+
+def test_only_the_copies_that_are_needed_are_read(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, original = list[str](), Folder.read_exactly
+    monkeypatch.setattr(Folder, "read_exactly", lambda *its: read.append(its[1]) or original(*its))
+
+    def copies() -> list[str]:
+        of_past = [name for name in read if name.endswith(".state")]
+        read.clear()
+        return of_past
+
+    load_player(stored, "main", "latest")
+    read_player(FromRunConfig(from_run=str(stored), player="main", checkpoint="latest"))
+    opened = StoredRun.open(stored)
+    opened.load("latest")
+    assert copies() == []
+    policy: Any = opened.players["past"].policy(False, "second")
+    policy.past_self(one := [*policy.kept][1])
+    assert [name.split("-")[1] for name in copies()] == [str(one)]
+    other = next(each for each in (stored / "past").iterdir() if f"-{[*policy.kept][2]}-" in each.name)
+    content = other.read_bytes()
+    other.write_bytes(b"other")
+    try:
+        with pytest.raises(CheckpointError, match=f"^{re.escape(str(other))} is missing, or differs from what was"):
+            policy.past_self([*policy.kept][2])
+    finally:
+        other.write_bytes(content)
 
 
 def test_a_report_says_whom_each_player_has_met_and_how_past_selves_fare(
