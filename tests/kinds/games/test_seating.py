@@ -480,6 +480,24 @@ def test_past_selves_have_the_networks_that_set_model_names(tmp_path: Path) -> N
     assert kept["player"]["nets"]["q"]["1.weight"].shape == (7, 8)
 
 
+def test_a_player_outside_of_roles_is_named_where_networks_are_handed_over(tmp_path: Path) -> None:
+    trainer = make_trainer(league(LEARNERS["dqn"]), run=tmp_path / "run")
+    with pytest.raises(ValueError, match=r"expected one of the roles exploiter, first, second before the networks"):
+        trainer.set_model(make_wide())
+    trainer.set_model("exploiter", make_wide())
+    with stopping_at(9):
+        trainer.fit()
+    with pytest.raises(RunFolderError, match=r"models=\{'exploiter': \.\.\.\}"):
+        Trainer.load(tmp_path / "run").fit()
+    again = Trainer.load(tmp_path / "run", models={"exploiter": make_wide()})
+    again.fit()
+    stored = StoredRun.open(tmp_path / "run", models={"exploiter": make_wide()})
+    stored.load("latest")
+    assert list(tree_differences(stored.players["exploiter"].weights(), again.players["exploiter"].weights())) == []
+    with pytest.raises(ValueError, match=r"expected one of the roles exploiter, first, second, got 'past'"):
+        Trainer.load(tmp_path / "run", models={"past": make_wide()})
+
+
 def test_past_hosts_and_agents_of_the_polyhedra_game(few_figures: None, tmp_path: Path) -> None:
     config = copy.deepcopy(TINY)
     for own, other in (("host", "agent"), ("agent", "host")):
