@@ -38,6 +38,7 @@ from palestra.evaluation.measures import (
 )
 from palestra.run.sections import MachineConfig, RunOutputConfig
 from palestra.runtime.intervals import Interval, Limit
+from palestra.storage.stored_files import LONGEST_NAME, quoted_name
 
 
 class TrainingClass(ABC):
@@ -313,6 +314,9 @@ def player_name_errors(names: Iterable[str], scripted: Collection[str]) -> Itera
             yield ConfigErrorItem(f"players.{name}", "expected another name, got that of a scripted player")
         elif ":" in name:
             yield ConfigErrorItem(f"players.{name}", "expected a name without a colon: those with one are classes")
+        elif (num := len(quoted_name(name))) > LONGEST_NAME:
+            expected = f"expected a name that takes at most {LONGEST_NAME} bytes in names of files"
+            yield ConfigErrorItem(f"players.{name}", f"{expected} (3 for a dot, 6 for an é), got one of {num}")
 
 
 def of_this_file(what: str, names: Iterable[str]) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, TypeVar, get_args
+from urllib.parse import quote
 
 import torch
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -26,6 +27,14 @@ from palestra.storage.disk import Folder, RefusedPathError
 Count = Annotated[int, Field(ge=0)]
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 FileName = Annotated[str, Field(pattern=r"^[^./\\\x00][^/\\\x00]*$")]
+
+
+LONGEST_NAME = 180  # of a player, as `quoted_name` gives it: with numbers and an ending, 255 bytes are a file's most
+
+
+def quoted_name(name: str) -> str:
+    """A name from a config as names of files may begin with it: without dots, and with %C3%A9 for é."""
+    return quote(name, safe="").replace(".", "%2E")
 
 
 class Entry(BaseModel):

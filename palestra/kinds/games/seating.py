@@ -6,7 +6,6 @@ Letters: B worlds, R roles.
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
 import numpy as np
 import torch
@@ -19,7 +18,7 @@ from palestra.players.past import PastPolicy
 from palestra.randomness import base_key, fold_number, random_floats
 from palestra.rollouts.seated import Results, SeatedPolicy, Sitter
 from palestra.scaling.replica import Replica
-from palestra.storage.stored_files import StoredFile, copied, to_bytes
+from palestra.storage.stored_files import StoredFile, copied, quoted_name, to_bytes
 
 TALLIES = ("scores", "news")
 
@@ -141,7 +140,7 @@ class Seating:
             kept[opt_steps] = replica.of_leader("a past self", copied(state))
             self.num_copied[name] = player.opt_steps // config.interval + 1
             content = to_bytes(kept[opt_steps])
-            place = f"{quote(name, safe='').replace('.', '%2E')}-{opt_steps}"
+            place = f"{quoted_name(name)}-{opt_steps}"
             file = self.files[name][opt_steps] = f"{place}-{StoredFile.of(content).sha256[:8]}.state"
             new[file] = content
             for oldest in list(kept)[: -config.num_kept]:

@@ -1,6 +1,6 @@
 """Networks that a user hands over, in place of those that a config names (`Trainer.set_model`)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any, cast
 

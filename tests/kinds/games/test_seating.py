@@ -4,11 +4,13 @@ Covers palestra.kinds.games.meetings, palestra.players.past, palestra.rollouts.s
 """
 
 import copy
+import json
 import random
 import re
 import shutil
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -428,6 +430,22 @@ FAULTS: dict[str, tuple[Data, str]] = {
         f"{MEETS}: expected null with trainer 'together', whose players share their worlds, got a list",
     ),
 }
+
+
+@pytest.mark.parametrize("name", ["m" * 180, "é" * 30])
+def test_the_longest_name_is_saved_and_a_longer_one_refused(name: str, tmp_path: Path) -> None:
+    def named(name: str) -> Data:
+        config: Data = json.loads(json.dumps(league(LEARNERS["dqn"])).replace('"past"', json.dumps(name)))
+        return config | {"evaluations": [], "best": None, "stop": {"after": 1, "unit": "opt_steps"}}
+
+    longer = name + name[0]
+    with pytest.raises(
+        ConfigError, match=rf"^players\.{longer}: expected a name that takes at most 180 bytes in names"
+    ):
+        make_trainer(named(longer))
+    fit(tmp_path / "run", named(name))
+    [file, *_] = (each.name for each in (tmp_path / "run" / "past").iterdir())
+    assert file.startswith(f"{quote(name)}-0-")
 
 
 @pytest.mark.parametrize("fault", FAULTS)
