@@ -302,8 +302,8 @@ class Checkpoints:
                 if check_rows and loaded.manifest.once:
                     damaged += loaded.manifest.check_once(self.run_of(loaded))  # `loaded.warnings` is this list
                 if past := loaded.manifest.once.get("past"):
-                    place = self.run_of(loaded).below("past")
-                    loaded.state["copies"] = {name: StoredTree(place, name, stored) for name, stored in past.items()}
+                    there = self.run_of(loaded).below("past")
+                    loaded.state["copies"] = {name: StoredTree(there, name, stored) for name, stored in past.items()}
                 return loaded
             except DamagedOnceError as error:
                 damaged += [] if str(error) in damaged else [str(error)]  # checkpoints share the file

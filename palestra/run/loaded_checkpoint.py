@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections import UserDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -81,7 +82,7 @@ class LoadedCheckpoint:
             raise CheckpointError(f"checkpoint {self.folder} does not fit this run: {error!r}") from error
 
 
-class StoredTree(Mapping[str, Any]):
+class StoredTree(UserDict[str, Any]):
     """A tree of state in a file, which is read when something in it is first asked for: of many, few may be needed.
 
     Raises DamagedOnceError then if it is not as it was written.
@@ -91,21 +92,12 @@ class StoredTree(Mapping[str, Any]):
         self.folder, self.name, self.stored = folder, name, stored
 
     @cached_property
-    def content(self) -> Mapping[str, Any]:
+    def data(self) -> dict[str, Any]:  # type: ignore[override]  # where a UserDict looks
         try:
             return dict(from_bytes(read_checked(self.folder, self.name, self.stored)))
         except (*NOT_OURS, SafetensorError, DamagedError) as error:
             path = self.folder.path / self.name
             raise DamagedOnceError(f"{path} is missing, or differs from what was written") from error
-
-    def __getitem__(self, key: str) -> Any:
-        return self.content[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.content)
-
-    def __len__(self) -> int:
-        return len(self.content)
 
 
 def checkpoint_folder(path: Path) -> Path:

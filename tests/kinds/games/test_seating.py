@@ -539,6 +539,35 @@ def test_past_hosts_and_agents_of_the_polyhedra_game(few_figures: None, tmp_path
     assert [text for text, _ in cross.rows[0][1:]] == kept["agent"]
 
 
+def test_past_selves_that_explore_are_exploited_by_their_probabilities(tmp_path: Path) -> None:
+    config = league(LEARNERS["dqn"], explores=True)
+    exploited = {"name": "exploitability", "roles": {"row": "past", "column": "past"}, "max_positions": 4}
+    evaluation = {
+        "name": "main",
+        "num_games": 1,
+        "final_num_games": 1,
+        "seed": None,
+        "at_start": True,
+        "interval": None,
+    }
+    pennies = [[[1.0, -1.0], [-1.0, 1.0]], [[-1.0, 1.0], [1.0, -1.0]]]
+    players = {name: config["players"][name] for name in ("main", "past")}
+    players["main"]["algorithm"] = LEARNERS["dqn"] | {
+        "exploration": {"name": "epsilon_greedy", "epsilon": {"name": "constant", "value": 0.4}}
+    }
+    players["main"]["meets"] = [{"share": 1.0, "pairing": {"row": "main", "column": "past"}}]
+    config |= {"players": players, "roles": dict.fromkeys(("row", "column"), "main"), "best": None}
+    config["game"] = {
+        "name": "matrix",
+        "payoffs": pennies,
+        "num_rounds": 1,
+        "observation": config["game"]["observation"],
+    }
+    trainer = make_trainer(config | {"evaluations": [evaluation | {"played_by": exploited}]}, run=tmp_path / "run")
+    found = trainer.evaluations.play("main", 1, with_scripted=True)["pairs"][0]["scores"]
+    assert found["exploitability"] == pytest.approx(0.6), "it plays one side with probability 0.8"
+
+
 def test_the_mixture_of_past_selves_is_exploited_in_games_of_one_round(tmp_path: Path) -> None:
     config = league(LEARNERS["ppo"] | {"evaluation": "sampled"})
     exploited = {"roles": dict.fromkeys(NIM, "past"), "max_positions": 1000}
