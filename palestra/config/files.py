@@ -147,9 +147,9 @@ def apply_overrides(
 ) -> dict[str, Any]:
     """A copy of `data` with values replaced: `evaluations.0.num_games=3000`, the value read as in a file.
 
-    An override replaces an existing value. It adds a key in two cases: if the model of the data has the key and the
-    data lack it (an earlier override may have named a class of the user's own), and in mappings whose keys no model
-    knows (the arguments of an environment). The last words of a dotted key may stand for the whole key if no other key
+    An override replaces an existing value. It adds a key in three cases: if the model of the data has the key and the
+    data lack it (an earlier override may have named a class of the user's own), in mappings whose keys no model knows
+    (the arguments of an environment), and if it is a whole mapping, as of a player among the players. The last words of a dotted key may stand for the whole key if no other key
     ends in them. With the model, a number stands for a constant schedule where the model expects a schedule, and a name
     for a part with its usual keys. Raises ConfigError with all errors at once.
     """
@@ -287,7 +287,8 @@ def _add(data: Any, path: str, value: Any, model: type[Config] | None) -> bool:
         return False
     here, place = _at(data, _steps(data, found), model)
     fields = place.model_of(here) if isinstance(here, dict) else None
-    if not place.holds_anything and (fields is None or key not in fields.model_fields):
+    is_entry = place.holds_anything or (place.holds_entries and isinstance(value, dict))
+    if not is_entry and (fields is None or key not in fields.model_fields):
         return False
     with below(path):
         here[key] = in_full(value, place.below_or_any(key, here))
