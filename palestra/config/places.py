@@ -45,12 +45,7 @@ class Place(NamedTuple):
     @property
     def holds_anything(self) -> bool:
         """Whether this is a mapping with any keys and values, such as the arguments of a library's class."""
-        return self.holds_entries and get_args(self.kind)[1] is Any
-
-    @property
-    def holds_entries(self) -> bool:
-        """Whether this is a mapping with any keys, such as that of the players."""
-        return get_origin(self.kind) is dict
+        return get_origin(self.kind) is dict and get_args(self.kind)[1] is Any
 
     def alternatives(self) -> tuple[Any, ...]:
         """The types of the union, or the one type if this is no union."""
