@@ -23,7 +23,6 @@ from torch import Tensor
 from palestra.run.loaded_checkpoint import (
     AT,
     LoadedCheckpoint,
-    StoredTree,
     checkpoint_folder,
     checkpoints_in_words,
     find_checkpoint,
@@ -66,6 +65,7 @@ from palestra.storage.stored_files import (
     DamagedOnceError,
     MissingCheckpointError,
     StoredFile,
+    StoredTree,
     encode,
     parse_json,
     read_checked,

@@ -2,15 +2,11 @@
 
 import os
 import re
-from collections import UserDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
-
-from safetensors import SafetensorError
 
 from palestra.config import ConfigError
 from palestra.storage.disk import Folder
@@ -29,13 +25,11 @@ from palestra.storage.manifest import (
 )
 from palestra.storage.records_file import RecordsThen
 from palestra.storage.stored_files import (
+    NOT_OURS,
     CheckpointError,
     DamagedError,
-    DamagedOnceError,
     MissingCheckpointError,
-    StoredFile,
     decode,
-    from_bytes,
     parse_json,
     read_checked,
     read_tensors,
@@ -43,8 +37,6 @@ from palestra.storage.stored_files import (
 
 AT = "@"  # before an opt step or, in a run that counts stages, a stage
 MOST_LISTED = 20
-# The errors of reading content whose SHA-256 is right, but which palestra did not write.
-NOT_OURS = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError)
 
 
 @dataclass(frozen=True)
@@ -80,24 +72,6 @@ class LoadedCheckpoint:
             raise
         except NOT_OURS as error:
             raise CheckpointError(f"checkpoint {self.folder} does not fit this run: {error!r}") from error
-
-
-class StoredTree(UserDict[str, Any]):
-    """A tree of state in a file, which is read when something in it is first asked for: of many, few may be needed.
-
-    Raises DamagedOnceError then if it is not as it was written.
-    """
-
-    def __init__(self, folder: Folder, name: str, stored: StoredFile) -> None:
-        self.folder, self.name, self.stored = folder, name, stored
-
-    @cached_property
-    def data(self) -> dict[str, Any]:  # type: ignore[override]  # where a UserDict looks
-        try:
-            return dict(from_bytes(read_checked(self.folder, self.name, self.stored)))
-        except (*NOT_OURS, SafetensorError, DamagedError) as error:
-            path = self.folder.path / self.name
-            raise DamagedOnceError(f"{path} is missing, or differs from what was written") from error
 
 
 def checkpoint_folder(path: Path) -> Path:

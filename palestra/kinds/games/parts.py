@@ -30,11 +30,11 @@ from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.players.seated_models import SeatedModelConfig
 from palestra.players.torch_modules import TorchModuleConfig
 from palestra.run.checkpoints import CheckpointError
-from palestra.run.loaded_checkpoint import NOT_OURS
 from palestra.run.warm_starts import WarmStart
 from palestra.runtime.limits import memory_needed
 from palestra.scaling.replica import Replica
 from palestra.storage.disk import Folder, RunFolderError
+from palestra.storage.stored_files import NOT_OURS
 
 
 @dataclass(frozen=True)
