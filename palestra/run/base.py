@@ -324,6 +324,25 @@ def of_this_file(what: str, names: Iterable[str]) -> str:
     return f"expected {what} of this file ({', '.join(names) or 'it has none'})"
 
 
+def seat_faults(
+    at: str, seats: Mapping[str, str], roles: Sequence[str], known: Collection[str], scripted: Collection[str]
+) -> Iterator[ConfigErrorItem]:
+    """Yield a fault for each role without a player, each unknown role, and each name that no known player has.
+
+    at: where the seats stand. scripted: names of scripted players, who may need an entry of the file.
+    """
+    expected = of_this_file("a player", known)
+    for role in roles:
+        if role not in seats:
+            yield ConfigErrorItem(f"{at}.{role}", f"{expected}, but the key is missing")
+    for role, name in seats.items():
+        new = f"players.NAME={{scripted: {name}}}" if name in scripted else f"players.{name}"
+        if role not in roles:
+            yield ConfigErrorItem(f"{at}.{role}", f"unknown key; the roles of the game are {', '.join(roles)}")
+        elif name not in known:
+            yield ConfigErrorItem(f"{at}.{role}", f"{expected}, got {name!r}; a new one needs {new}")
+
+
 class EvaluatedRunConfig(BaseRunConfig):
     """The keys of a run with evaluations, each of which has at least `name`, `interval` and `at_start`."""
 

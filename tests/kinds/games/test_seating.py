@@ -399,6 +399,11 @@ FAULTS: dict[str, tuple[Data, str]] = {
         f"{MEETS}.1.pairing.second: expected a player of this file (main, exploiter, past), got 'rival'; a new one "
         "needs players.rival",
     ),
+    "a scripted one by its name alone": (
+        {f"{MEETS}.1.pairing.second": "random"},
+        f"{MEETS}.1.pairing.second: expected a player of this file (main, exploiter, past), got 'random'; a new one "
+        "needs players.NAME={scripted: random}",
+    ),
     "twice": (
         {f"{MEETS}.2.pairing": {"first": "main", "second": "past"}},
         f"{MEETS}: expected each pairing once, with the whole of its share, got second=past twice",
