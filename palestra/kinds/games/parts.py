@@ -135,7 +135,7 @@ def _build_player(name: str, run: RunConfig, game: Game, copies: Folder | None, 
         ):
             continue  # in pairings it is made anew for each seat
         if game.spaces[role] != game.spaces[first] or game.action_spaces[role] != game.action_spaces[first]:
-            message = f"expected the observations and actions of {first!r}, in which {name!r} also sits, got others"
+            message = f"expected {role!r} to observe and act like {first!r}, for {name!r} sits in both, got others"
             raise ConfigError.at(f"roles.{role}" if run.roles.get(role) == name else f"players.{name}", message)
     spaces, actions = game.spaces[first], game.action_spaces[first]
     execution = run.execution

@@ -537,6 +537,24 @@ def test_past_hosts_and_agents_of_the_polyhedra_game(few_figures: None, tmp_path
     met = {whom: told for each in training for whom, told in each["players"]["host"]["meets"].items()}
     assert set(met) == {"agent=agent", "agent=past_agent"}
     assert all(0.0 <= each["won"] <= 1.0 for each in met.values())
+    wide, swapped = copy.deepcopy(config), copy.deepcopy(config)
+    wide["evaluations"][0] |= {
+        "game": config["game"] | {"dimension": 4},
+        "pairings": [{"host": "past_host", "agent": "random"}],
+    }
+    swapped["players"]["host"]["meets"][0]["pairing"] = {"host": "agent", "agent": "host"}
+    for faulty, told in (
+        (
+            wide,
+            r"^evaluations\.0\.game: expected a game in which 'past_host' can play as 'host'; its network q has weights",
+        ),
+        (
+            swapped,
+            r"^players\.host: expected 'agent' to observe and act like 'host', for 'host' sits in both",
+        ),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            make_trainer(faulty | {"best": None})
     page = Parsed(write_report([tmp_path / "run"], tmp_path / "report.html"))
     [cross] = [each for caption, each in page.tables.items() if "of past_host against those of past_agent" in caption]
     kept = {name: [f"@{at}" for at in again.seating.past[f"past_{name}"].kept] for name in ("host", "agent")}
