@@ -546,7 +546,7 @@ def test_past_hosts_and_agents_of_the_polyhedra_game(few_figures: None, tmp_path
     for faulty, told in (
         (
             wide,
-            r"^evaluations\.0\.game: expected a game in which 'past_host' can play as 'host'; its network q has weights",
+            r"^evaluations\.0\.game: expected a game in which 'past_host' can play as 'host'; its network q has",
         ),
         (
             swapped,
