@@ -97,17 +97,16 @@ def find_players(checkpoints: Checkpoints, which: str) -> LoadedCheckpoint:
         if not re.fullmatch(AT + NUMBER, which):
             raise
         step, latest = int(which.removeprefix(AT)), checkpoints.load("latest", check_rows=False)
-        past, configs = latest.state.get("past", {}), latest.state["config"].get("players", {})
-        files = {configs[name]["past_of"]: own[step] for name, own in past.items() if step in own}
-        found = {name: latest.state["copies"][file] for name, file in files.items()}
-        if not found:
+        past, state = latest.state.get("past", {}), latest.state
+        files = {state["config"]["players"][name]["past_of"]: own[step] for name, own in past.items() if step in own}
+        if not (found := {name: state["copies"][file] for name, file in files.items()}):
             if not (steps := {each for own in past.values() for each in own}):
                 raise
             kept = ", ".join(f"{AT}{each}" for each in sorted(steps))
             raise MissingCheckpointError(f"{error}, or of the copies of past selves {kept}") from error
         one = next(iter(found.values()))
         players = {name: each["player"] for name, each in found.items()}
-        state = latest.state | {"players": players, "game": one["game"], "counters": one["counters"], "finished": False}
+        state = state | {"players": players, "game": one["game"], "counters": one["counters"], "finished": False}
         return replace(latest, state=state, counters=one["counters"])
 
 
