@@ -470,6 +470,7 @@ def test_a_game_of_ones_own_with_the_roles_host_and_agent_shows_its_own_scores()
 def test_summary_of_one_evaluation_has_no_before() -> None:
     text = summary_text(progress(evaluations=[Evaluation("main", 40, (lone("agent", 22.0, 20),))]), width=200)
     assert "After: opt step 40, 20 games each; brackets: 95% intervals." in text
+    assert "\nagent:" not in text, "nothing is said of it"
     assert "efore: opt step" not in text
 
 
