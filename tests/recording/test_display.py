@@ -532,7 +532,8 @@ def test_verdicts_follow_the_intervals() -> None:
 
 def test_verdicts_on_one_player_in_two_roles_name_the_role() -> None:
     seats = (seats_pair("learner", "random", 0.5), seats_pair("random", "learner", 0.1))
-    headings = [line for line in verdicts([Evaluation("main", 9, seats)]) if line.endswith(":")]
+    told = verdicts([Evaluation("main", step, seats) for step in (0, 9)])
+    headings = [line for line in told if line.endswith(":")]
     assert headings == ["learner as x:", "learner as o:"]
 
 
