@@ -642,7 +642,8 @@ def test_a_run_that_saves_nothing_keeps_its_past_selves_in_memory(tmp_path: Path
     config = league(LEARNERS["dqn"])
     config["output"] |= {"save": None}
     trainer = fit(tmp_path / "run", config)
-    assert len(trainer.seating.past["past"].kept) == 3
+    assert len(kept := trainer.seating.past["past"].kept) == 3
+    assert 0 not in kept, "the oldest goes"
     assert not (tmp_path / "run" / "past").exists()
 
 
