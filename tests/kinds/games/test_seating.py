@@ -378,6 +378,7 @@ def test_a_stretch_is_verified_and_a_mirror_holds_the_copies(stored: Path, tmp_p
 MEETS = "players.main.meets"
 FAULTS: dict[str, tuple[Data, str]] = {
     "shares": ({f"{MEETS}.0.share": 0.5}, f"{MEETS}: expected shares that add up to 1.0, got 1.25"),
+    "less than all": ({f"{MEETS}.0.share": 0.125}, f"{MEETS}: expected shares that add up to 1.0, got 0.875"),
     "no whole number": (
         {f"{MEETS}.0.share": 0.3, f"{MEETS}.1.share": 0.325},
         f"{MEETS}.0.share: expected a whole number of the 8 worlds, such as 0.25 or 0.375, got 0.3 (2.4 worlds)",
