@@ -239,7 +239,7 @@ class Seating:
         seating = tallies | {"seated": copied(self.seated), "num_copied": dict(self.num_copied)}
         return {"seating": seating, "past": {name: dict(files) for name, files in self.files.items()}}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load what `state_dict` has returned, with `copies`, what is in each file."""
         before = state["seating"]
         for learner, blocks in self.blocks.items():  # in a branch, others may sit in place of past selves
@@ -251,9 +251,8 @@ class Seating:
                 own.update({role: list(who) for role, who in seated.items() if role in block.shares})
         self.num_copied = {name: before["num_copied"].get(name, 0) for name in self.past}
         self.files = {name: dict(state["past"].get(name, {})) for name in self.past}
-        load_kept(self.past, state)
-        for script in self.past.values():  # read now: files of the run that a branch has left may go
-            _exchange(script.kept, {past: dict(own) for past, own in script.kept.items()})
+        copies = {file: dict(own) for file, own in state.get("copies", {}).items()}  # read now: files may go later
+        load_kept(self.past, state | {"copies": copies})
 
 
 def play_stream(player: str) -> str:

@@ -114,8 +114,7 @@ def by_role(run: RunConfig, models: Models | None) -> dict[str, Nets]:
     if models is None:
         return {}
     given: Any = models
-    seats = seats_of(run)
-    names, players = run.learners(), cast(Mapping[str, Any], run.players)
+    names, players, seats = run.learners(), cast(Mapping[str, Any], run.players), seats_of(run)
     places = _nets_in(players[names[0]].algorithm) if len(names) == 1 else []
     if isinstance(given, Mapping) and (any(key in seats for key in given) or not {*given} <= {*places}):
         return {first_role(run, name_in_seat(seats, role)): nets for role, nets in given.items()}
