@@ -588,8 +588,11 @@ def test_past_selves_that_explore_are_exploited_by_their_probabilities(tmp_path:
         "observation": config["game"]["observation"],
     }
     trainer = make_trainer(config | {"evaluations": [evaluation | {"played_by": exploited}]}, run=tmp_path / "run")
-    found = trainer.evaluations.play("main", 1, with_scripted=True)["pairs"][0]["scores"]
-    assert found["exploitability"] == pytest.approx(0.6), "it plays one side with probability 0.8"
+    for num_kept in (0, 1):
+        assert len(trainer.seating.past["past"].kept) == num_kept
+        found = trainer.evaluations.play("main", 1, with_scripted=True)["pairs"][0]["scores"]
+        assert found["exploitability"] == pytest.approx(0.6), "it plays one side with probability 0.8"
+        trainer.seating.copy(["past"], trainer.counts(), trainer.replica)
 
 
 def test_the_mixture_of_past_selves_is_exploited_in_games_of_one_round(tmp_path: Path) -> None:
