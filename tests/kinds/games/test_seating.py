@@ -21,6 +21,7 @@ from leagues import LEARNERS, NIM, league
 from resuming import Killed, assert_same_bits, at_call, fit, kill, records, stopping_at
 
 from palestra import ConfigError, load_player, make_trainer
+from palestra.algorithms.dqn import DQN
 from palestra.commands.replay import verify
 from palestra.config import load_yaml
 from palestra.evaluation.exploitability import action_probabilities
@@ -678,8 +679,25 @@ def test_all_past_selves_meet_all_in_evaluations(stored: Path) -> None:
     num = len(first.kept) ** 2
     state, keys = opened.game.reset(torch.arange(num)), torch.arange(num)
     legal = torch.ones(num, 6, dtype=torch.bool)
-    sat = [policy.act(state, legal, keys, {}).memory["self"].tolist() for policy in (first, second)]
+    memories = [policy.act(state, legal, keys, {}).memory for policy in (first, second)]
+    sat = [memory["self"].tolist() for memory in memories]
     assert len({*zip(*sat, strict=True)}) == num
+    later = [
+        policy.act(state, legal, keys + 7, own).memory["self"]
+        for policy, own in zip((first, second), memories, strict=True)
+    ]
+    assert [each.tolist() for each in later] == sat, "they stay for the whole game"
+
+
+def test_what_an_algorithm_does_with_the_state_of_a_past_self_changes_no_copy(
+    stored: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = StoredRun.open(stored)
+    opened.load("latest")
+    policy: Any = opened.players["past"].policy(False, "first")
+    monkeypatch.setattr(DQN, "load_acting_state", lambda algorithm, state: state.update(changed=True))
+    policy.past_self(at := [*policy.kept][0])
+    assert "changed" not in policy.kept[at]["player"]["acting"]
 
 
 def test_past_selves_alone_are_evaluated_at_every_interval(tmp_path: Path) -> None:
