@@ -696,7 +696,7 @@ def test_what_an_algorithm_does_with_the_state_of_a_past_self_changes_no_copy(
     opened.load("latest")
     policy: Any = opened.players["past"].policy(False, "first")
     monkeypatch.setattr(DQN, "load_acting_state", lambda algorithm, state: state.update(changed=True))
-    policy.past_self(at := [*policy.kept][0])
+    policy.past_self(at := next(iter(policy.kept)))
     assert "changed" not in policy.kept[at]["player"]["acting"]
 
 
