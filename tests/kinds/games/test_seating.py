@@ -365,7 +365,11 @@ def test_a_stretch_is_verified_and_a_mirror_holds_the_copies(stored: Path, tmp_p
     config["players"]["past"]["num_kept"] = 3
     keys: Data = {"options": {}, "attempts": 1, "first_wait_s": 0.0, "end_wait_s": 60.0}
     mirror = {"mirror": {"url": f"file://{tmp_path}/mirrors"} | keys, "keep_every": None, "keep_last": 1}
-    uninterrupted = fit(tmp_path / "uninterrupted", config | {"output": config["output"] | {"keep_every": None}})
+    of_last = {"keep_every": None, "keep_last": 8}
+    uninterrupted = fit(tmp_path / "uninterrupted", config | {"output": config["output"] | of_last})
+    kept = Checkpoints(RunFolder.open(tmp_path / "uninterrupted"), 8, None)
+    named = [{*kept.load(number).manifest.once["past"]} for number in kept.numbers()]  # raises if one is missing
+    assert named[0] - named[-1], "older checkpoints name older copies"
     with stopping_at(12):
         assert not fit(tmp_path / "run", config | {"output": config["output"] | mirror}).finished
     there = sorted(each.name for each in (tmp_path / "mirrors" / "run" / "past").iterdir())
