@@ -21,6 +21,7 @@ from palestra.config.errors import GLUED, ConfigError, ConfigErrorItem, below, i
 from palestra.config.other_names import ours_of
 from palestra.config.places import Place
 from palestra.config.usual import in_full, lacking, with_another_name
+from palestra.config.variants import ByKey
 
 INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*(_[0-9]+)*)")
 FLOAT = re.compile(
@@ -147,11 +148,11 @@ def apply_overrides(
 ) -> dict[str, Any]:
     """A copy of `data` with values replaced: `evaluations.0.num_games=3000`, the value read as in a file.
 
-    An override replaces an existing value. It adds a key in two cases: if the model of the data has the key and the
-    data lack it (an earlier override may have named a class of the user's own), and in mappings whose keys no model
-    knows (the arguments of an environment). The last words of a dotted key may stand for the whole key if no other key
-    ends in them. With the model, a number stands for a constant schedule where the model expects a schedule, and a name
-    for a part with its usual keys. Raises ConfigError with all errors at once.
+    An override replaces an existing value. It adds a key in three cases: if the model of the data has the key and the
+    data lack it (an earlier override may have named a class of the user's own), in mappings whose keys no model knows
+    (the arguments of an environment), and a whole player, whose name no model knows. The last words of a dotted key may
+    stand for the whole key if no other key ends in them. With the model, a number stands for a constant schedule where
+    the model expects a schedule, and a name for a part with its usual keys. Raises ConfigError with all errors at once.
     """
     data = copy.deepcopy(data)
     faults: list[ConfigErrorItem] = []
@@ -287,10 +288,12 @@ def _add(data: Any, path: str, value: Any, model: type[Config] | None) -> bool:
         return False
     here, place = _at(data, _steps(data, found), model)
     fields = place.model_of(here) if isinstance(here, dict) else None
-    if not place.holds_anything and (fields is None or key not in fields.model_fields):
+    entry = place.below_or_any(key, here)
+    is_player = isinstance(here, dict) and isinstance(value, dict) and isinstance(entry.variants, ByKey)
+    if not (place.holds_anything or is_player or (fields is not None and key in fields.model_fields)):
         return False
     with below(path):
-        here[key] = in_full(value, place.below_or_any(key, here))
+        here[key] = in_full(value, entry)
     return True
 
 

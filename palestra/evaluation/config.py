@@ -86,7 +86,7 @@ def play_user_evaluation(
         raise TypeError(f"expected numbers from {config.name}, got {dict(found)!r}") from error
 
 
-EvaluationName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+EvaluationName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=180)]
 
 
 class TimedEvaluationConfig(Config):

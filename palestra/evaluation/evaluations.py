@@ -135,18 +135,16 @@ class Evaluations:
         for seats, pairing in config.seats().items():
             for role, name in pairing.items():
                 player, key = self.players.get(name), (config.name, name, role)
-                place = f"evaluations.{index}.{seats}.{role}"
-                if player is None or player.script is not None:
-                    try:
-                        self._script(*key)
-                    except ConfigError as error:
-                        yield from (ConfigErrorItem(place, item.message) for item in error.errors)
-                    continue
-                if player.fits(game.spaces[role], game.action_spaces[role]) or key in self.stand_ins:
-                    continue
+                place, script = f"evaluations.{index}.{seats}.{role}", None if player is None else player.script
                 try:
-                    self.stand_ins[key] = fit_player(player, game, role)
+                    if player is None or script is not None:
+                        self._script(*key)
+                    elif not player.fits(game.spaces[role], game.action_spaces[role]) and key not in self.stand_ins:
+                        self.stand_ins[key] = fit_player(player, game, role)
                 except ConfigError as error:
+                    if player is None or not isinstance(script, PastPolicy | None):
+                        yield from (ConfigErrorItem(place, item.message) for item in error.errors)
+                        continue
                     expected = f"a player that can play as {role!r}, got {name!r}"
                     if config.game is not None:
                         place, expected = f"evaluations.{index}.game", f"a game in which {name!r} can play as {role!r}"

@@ -138,8 +138,10 @@ def _waves(mover: Tensor, legal: Tensor, child: Tensor) -> list[Tensor]:
 
 def starts_of(game: Game, most: int) -> State:
     """Return the starts of a game that can be enumerated. Raises ConfigError for another one, or for more starts."""
-    if not isinstance(game, TensorGame) or game.num_starts is None or not game.fully_observable:
+    if not isinstance(game, TensorGame) or not isinstance(game.num_starts, int) or game.num_starts < 1:
         raise refusal("a game whose positions can be enumerated (TensorGame.num_starts)", type(game).__name__)
+    if not game.fully_observable:
+        raise refusal("a game in which roles observe everything (fully_observable)", type(game).__name__)
     if len(game.roles) != 2 or not all(isinstance(space, Discrete) for space in game.action_spaces.values()):
         raise refusal("a game of two roles with Discrete actions", f"{game.action_spaces}")
     if game.num_starts > most:
@@ -149,7 +151,7 @@ def starts_of(game: Game, most: int) -> State:
 
 def played(game: TensorGame, state: State, actions: dict[str, Tensor]) -> Moved:
     """Play one move. Raises ConfigError if random numbers matter, or rewards do not sum to 0."""
-    keys = torch.zeros_like(actions[game.roles[0]])
+    keys = 2 * torch.arange(len(actions[game.roles[0]]), device=game.device)  # many, because chance may be rare
     moved, again = (game.transition(dict(state), actions, keys + number) for number in range(2))
     if not all(map(torch.equal, [*moved[0].values(), *moved[1:]], [*again[0].values(), *again[1:]])):
         raise refusal("moves that depend on no random number", "others")

@@ -160,14 +160,14 @@ def verdicts(evaluations: Sequence[Evaluation]) -> list[str]:
             for opponents in own
         }
         is_compared = any(facing_rivals.values())
-        who = f"{seat.player} as {seat.role}" if num_seats[seat.player] > 1 else seat.player
-        lines.append(f"{who}{f', compared with the other players in the role {seat.role}' * is_compared}:")
+        who, found = f"{seat.player} as {seat.role}" if num_seats[seat.player] > 1 else seat.player, list[str]()
+        title = f"{who}{f', compared with the other players in the role {seat.role}' * is_compared}:"
         for opponents, pair in own.items():
             rivals = facing_rivals[opponents]
             orders = {name: _order(pair, result, seat) for name, result in rivals.items()}
             facing = f"  facing {_names(opponents)}: " if opponents else "  "
             samples = _unequal_samples([(pair, result) for result in rivals.values()], "beside")
-            lines += _sentence(facing, ("beats", "no clear difference from", "behind"), orders, samples)
+            found += _sentence(facing, ("beats", "no clear difference from", "behind"), orders, samples)
         changes, compared = {}, []
         for opponents, pair in own.items():
             if (before := past[pair.seats][:-1]) and not any(opponent.learns for opponent in opponents):
@@ -175,7 +175,8 @@ def verdicts(evaluations: Sequence[Evaluation]) -> list[str]:
                 compared.append((before[0], pair))
         against = " against" if any(changes) else ""
         words = (f"better{against}", f"no clear change{against}", f"worse{against}")
-        lines += _sentence("  since the first evaluation: ", words, changes, _unequal_samples(compared, "then, now"))
+        found += _sentence("  since the first evaluation: ", words, changes, _unequal_samples(compared, "then, now"))
+        lines += [title, *found] if found else []
     return lines
 
 

@@ -20,14 +20,14 @@ from palestra.recording.results import Evaluation, PairResult, as_float, distinc
 from palestra.run.base import BaseRunConfig
 from palestra.run.checkpoints import Checkpoints
 from palestra.run.kinds import is_tournament, kind_of_stored
-from palestra.run.loaded_checkpoint import AT, NOT_OURS, moment, numbers_in_words
+from palestra.run.loaded_checkpoint import AT, moment, numbers_in_words
 from palestra.run.tables import run_name
 from palestra.runtime.intervals import Counters, Limit
 from palestra.storage.disk import RunFolderError
 from palestra.storage.manifest import Manifest
 from palestra.storage.records_file import iterate_records, parse_record, plain
 from palestra.storage.run_folder import RunFolder
-from palestra.storage.stored_files import CheckpointError
+from palestra.storage.stored_files import NOT_OURS, CheckpointError
 from palestra.training.stored_training import StoredRun
 
 T = TypeVar("T")

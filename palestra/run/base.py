@@ -38,6 +38,7 @@ from palestra.evaluation.measures import (
 )
 from palestra.run.sections import MachineConfig, RunOutputConfig
 from palestra.runtime.intervals import Interval, Limit
+from palestra.storage.stored_files import LONGEST_NAME, quoted_name
 
 
 class TrainingClass(ABC):
@@ -313,11 +314,33 @@ def player_name_errors(names: Iterable[str], scripted: Collection[str]) -> Itera
             yield ConfigErrorItem(f"players.{name}", "expected another name, got that of a scripted player")
         elif ":" in name:
             yield ConfigErrorItem(f"players.{name}", "expected a name without a colon: those with one are classes")
+        elif (num := len(quoted_name(name))) > LONGEST_NAME:
+            expected = f"expected a name that takes at most {LONGEST_NAME} bytes in names of files"
+            yield ConfigErrorItem(f"players.{name}", f"{expected} (3 for a dot, 6 for an é), got one of {num}")
 
 
 def of_this_file(what: str, names: Iterable[str]) -> str:
     """Say that something that a config declares was expected, such as `a player`. names: of what it declares."""
     return f"expected {what} of this file ({', '.join(names) or 'it has none'})"
+
+
+def seat_faults(
+    at: str, seats: Mapping[str, str], roles: Sequence[str], known: Collection[str], scripted: Collection[str]
+) -> Iterator[ConfigErrorItem]:
+    """Yield a fault for each role without a player, each unknown role, and each name that no known player has.
+
+    at: where the seats stand. scripted: names of scripted players, who may need an entry of the file.
+    """
+    expected = of_this_file("a player", known)
+    for role in roles:
+        if role not in seats:
+            yield ConfigErrorItem(f"{at}.{role}", f"{expected}, but the key is missing")
+    for role, name in seats.items():
+        new = f"players.NAME={{scripted: {name}}}" if name in scripted else f"players.{name}"
+        if role not in roles:
+            yield ConfigErrorItem(f"{at}.{role}", f"unknown key; the roles of the game are {', '.join(roles)}")
+        elif name not in known:
+            yield ConfigErrorItem(f"{at}.{role}", f"{expected}, got {name!r}; a new one needs {new}")
 
 
 class EvaluatedRunConfig(BaseRunConfig):

@@ -39,7 +39,7 @@ def tree_differences(before: Any, after: Any, path: str = "") -> Iterator[Change
     """The differences of two trees of dicts and lists, down to numbers and tensors."""
     if isinstance(before, list | tuple) and isinstance(after, list | tuple) and len(before) == len(after):
         before, after = dict(enumerate(before)), dict(enumerate(after))
-    if isinstance(before, dict) and isinstance(after, dict):
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
         for key in dict.fromkeys([*before, *after]):
             yield from tree_differences(before.get(key), after.get(key), f"{path}.{key}" if path else str(key))
     elif isinstance(before, Tensor) and isinstance(after, Tensor):

@@ -18,12 +18,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
 from torch import Tensor
 
 from palestra.run.loaded_checkpoint import (
     AT,
-    NOT_OURS,
     LoadedCheckpoint,
     checkpoint_folder,
     checkpoints_in_words,
@@ -67,8 +65,8 @@ from palestra.storage.stored_files import (
     DamagedOnceError,
     MissingCheckpointError,
     StoredFile,
+    StoredTree,
     encode,
-    from_bytes,
     parse_json,
     read_checked,
     tensors_to_bytes,
@@ -304,7 +302,8 @@ class Checkpoints:
                 if check_rows and loaded.manifest.once:
                     damaged += loaded.manifest.check_once(self.run_of(loaded))  # `loaded.warnings` is this list
                 if past := loaded.manifest.once.get("past"):
-                    loaded.state["copies"] = _read_copies(self.run_of(loaded).below("past"), past)
+                    there = self.run_of(loaded).below("past")
+                    loaded.state["copies"] = {name: StoredTree(there, name, stored) for name, stored in past.items()}
                 return loaded
             except DamagedOnceError as error:
                 damaged += [] if str(error) in damaged else [str(error)]  # checkpoints share the file
@@ -492,14 +491,6 @@ class Checkpoints:
         self.buffers.remove_files(lambda name: SEGMENT.fullmatch(name) and name not in segments)
         if "past" in self.once:  # else it is not known yet what the next one names
             past.remove_files(lambda name: ONCE["past"].fullmatch(name) and name not in copies)
-
-
-def _read_copies(folder: Folder, past: Mapping[str, StoredFile]) -> dict[str, Any]:
-    """The copies of past selves in some files, by name. Raises DamagedError."""
-    try:
-        return {name: from_bytes(read_checked(folder, name, stored)) for name, stored in past.items()}
-    except (*NOT_OURS, SafetensorError) as error:
-        raise DamagedError(f"{folder.path} does not hold copies of players ({error!r})") from error
 
 
 def _is_unfinished(ours: re.Pattern[str], name: str) -> bool:

@@ -25,6 +25,7 @@ from palestra.storage.manifest import (
 )
 from palestra.storage.records_file import RecordsThen
 from palestra.storage.stored_files import (
+    NOT_OURS,
     CheckpointError,
     DamagedError,
     MissingCheckpointError,
@@ -36,8 +37,6 @@ from palestra.storage.stored_files import (
 
 AT = "@"  # before an opt step or, in a run that counts stages, a stage
 MOST_LISTED = 20
-# The errors of reading content whose SHA-256 is right, but which palestra did not write.
-NOT_OURS = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError)
 
 
 @dataclass(frozen=True)

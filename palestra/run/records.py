@@ -18,11 +18,11 @@ from palestra.recording.results import Evaluation, by_name, is_after_training, p
 from palestra.recording.values import Image, Video
 from palestra.run.base import BaseRunConfig
 from palestra.run.checkpoints import CheckpointError
-from palestra.run.loaded_checkpoint import NOT_OURS
 from palestra.storage.disk import open_plain, writing
 from palestra.storage.records_file import JsonlRecorder, iterate_records, parse_record, plain
 from palestra.storage.run_folder import UNFILED, RunFolder
 from palestra.storage.secrets import redacted
+from palestra.storage.stored_files import NOT_OURS
 
 PATIENCE_S = 60.0  # a recorder without a sign of life for so long is reported, and the end of a run waits no longer
 FIRST_PAUSE_S = 1.0  # before a failed recorder is tried again; each further pause is twice as long

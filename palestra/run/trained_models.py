@@ -19,11 +19,11 @@ from palestra.run.base import BaseRunConfig
 from palestra.run.changes import changed_stored_config
 from palestra.run.checkpoints import Checkpoints
 from palestra.run.copies import Copy, stored_spaces
-from palestra.run.loaded_checkpoint import NOT_OURS
 from palestra.run.shipped import find_run
 from palestra.runtime.scores import SEAT
 from palestra.storage.disk import RunFolderError
 from palestra.storage.run_folder import RunFolder
+from palestra.storage.stored_files import NOT_OURS
 
 Weights = Literal["latest", "averaged"]
 

@@ -6,9 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from palestra.config import ConfigError
-from palestra.run.loaded_checkpoint import NOT_OURS
 from palestra.storage.disk import RunFolderError
-from palestra.storage.stored_files import CheckpointError
+from palestra.storage.stored_files import NOT_OURS, CheckpointError
 
 MOST_NAMED = 6  # weights or networks that a line names
 

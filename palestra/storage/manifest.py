@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, NamedTuple, Protocol, Self
-from urllib.parse import quote
 
 from pydantic import AfterValidator, Field, model_validator
 from torch import Tensor
@@ -31,6 +30,7 @@ from palestra.storage.stored_files import (
     SealedEntry,
     StoredFile,
     having,
+    quoted_name,
     raising_damaged,
     read_checked,
     tensors_in,
@@ -219,7 +219,7 @@ def write_segment(folder: Folder, name: str, buffer: SegmentedRows, start: int, 
             raise ValueError(f"buffer {name}: expected {stop - start} rows of {key}, got shape {tuple(tensor.shape)}")
     content = tensors_to_bytes(rows)
     stored = StoredFile.of(content)
-    file = f"{quote(name, safe='').replace('.', '%2E')}-{start}-{stop}-{stored.sha256[:8]}.safetensors"
+    file = f"{quoted_name(name)}-{start}-{stop}-{stored.sha256[:8]}.safetensors"
     folder.write(file, content)
     return Segment(file=file, start=start, stop=stop, stored=stored)
 

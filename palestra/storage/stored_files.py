@@ -8,10 +8,13 @@ import hashlib
 import json
 import math
 import os
+from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, TypeVar, get_args
+from urllib.parse import quote
 
 import torch
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -26,6 +29,16 @@ from palestra.storage.disk import Folder, RefusedPathError
 Count = Annotated[int, Field(ge=0)]
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 FileName = Annotated[str, Field(pattern=r"^[^./\\\x00][^/\\\x00]*$")]
+
+
+# The errors of reading content whose SHA-256 is right, but which palestra did not write.
+NOT_OURS = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError)
+LONGEST_NAME = 180  # of a player, as `quoted_name` gives it: with numbers and an ending, 255 bytes are a file's most
+
+
+def quoted_name(name: str) -> str:
+    """A name from a config as names of files may begin with it: without dots, and with %C3%A9 for é."""
+    return quote(name, safe="").replace(".", "%2E")
 
 
 class Entry(BaseModel):
@@ -301,6 +314,24 @@ def from_bytes(content: bytes | memoryview) -> Any:
     """Return the tree of state that `to_bytes` has given."""
     begin = 8 + int.from_bytes(content[:8], "little")
     return decode(json.loads(bytes(content[8:begin])), load(bytes(content[begin:])) if content[begin:] else {})
+
+
+class StoredTree(UserDict[str, Any]):
+    """A tree of state in a file, which is read when something in it is first asked for: of many, few may be needed.
+
+    Raises DamagedOnceError then if it is not as it was written.
+    """
+
+    def __init__(self, folder: Folder, name: str, stored: StoredFile) -> None:
+        self.folder, self.name, self.stored = folder, name, stored
+
+    @cached_property
+    def data(self) -> dict[str, Any]:  # type: ignore[override]  # where a UserDict looks
+        try:
+            return dict(from_bytes(read_checked(self.folder, self.name, self.stored)))
+        except (*NOT_OURS, SafetensorError, DamagedError) as error:
+            path = self.folder.path / self.name
+            raise DamagedOnceError(f"{path} is missing, or differs from what was written") from error
 
 
 def copied(value: Any) -> Any:

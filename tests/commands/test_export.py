@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -25,6 +26,7 @@ from palestra.cli import app
 from palestra.commands.starting import starting_config
 from palestra.config import load_yaml
 from palestra.kinds.games.export import ExportError, export_player
+from palestra.run.kinds import ExportOptions, kind_named
 from tests.conftest import TINY
 from tests.forked import ForkedWithoutPalestra
 from tests.forked import run as run_process
@@ -191,6 +193,18 @@ def test_files_take_what_an_environment_gives_and_give_what_it_takes(
     if is_onnx:
         assert said["onnx_names"]["action"] == "observation_action"
         assert said["onnx_names"]["legal"] == "observation_legal"
+
+
+def test_files_stay_in_the_run_whatever_name_the_player_has(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded, folders = palestra.load_player(run, "host"), list[Path]()
+    loaded.name = "../ü"
+    monkeypatch.setattr("palestra.kinds.games.stored.load_player", lambda *_: loaded)
+    monkeypatch.setattr(
+        "palestra.kinds.games.export.export_player", lambda player, folder, *_: folders.append(folder) or {}
+    )
+    person: Any = SimpleNamespace(say=print)
+    kind_named("in_turn").export(run, ExportOptions(None, "latest", False, "host", None, False), person)
+    assert folders == [run / "export" / f"%2E%2E%2F%C3%BC-host-{loaded.opt_steps}"]
 
 
 def test_players_whose_opponents_have_other_actions_are_exported(tmp_path: Path) -> None:

@@ -724,6 +724,16 @@ def test_an_override_by_last_parts_that_several_keys_end_with_is_told_them_all(d
     ]
 
 
+def test_an_override_adds_an_entry_to_a_mapping_of_entries_as_a_whole(data: dict[str, Any]) -> None:
+    config = check_overridden(data, ["players.carl={scripted: first}"], Root)
+    assert config.players["carl"] == config.players["bob"]
+    for override in ("players.carl=first", "players.carl.scripted=first", "roles.carl=ann"):
+        assert "no such key" in errors_of(data, override)[0]
+    assert errors_of(data, "players.carl={scriptd: first}") == [
+        "players.carl.scriptd: unknown key; did you mean 'scripted'?"
+    ]
+
+
 @pytest.mark.parametrize("key", ["lr", "learnig_rate"])
 def test_all_keys_that_may_be_meant_are_told(key: str) -> None:
     data = {"policy_learning_rate": 1, "entropy": {"learning_rate": 2}, "rate": 3}

@@ -172,7 +172,12 @@ def test_a_game_in_which_the_players_do_not_fit_is_one_clear_error(make_config: 
         (
             {"name": "a/b"},
             "evaluations.1.name",
-            "expected a string that matches '^[A-Za-z0-9][A-Za-z0-9_.-]*$', got 'a/b'",
+            "expected a string of length <= 180, that matches '^[A-Za-z0-9][A-Za-z0-9_.-]*$', got 'a/b'",
+        ),
+        (
+            {"name": "m" * 181},
+            "evaluations.1.name",
+            f"expected a string of length <= 180, that matches '^[A-Za-z0-9][A-Za-z0-9_.-]*$', got '{'m' * 76}...",
         ),
         (
             {"game": {"name": "nim", "num_heaps": 2, "max_stones": 3, "observation": PLAIN}},

@@ -59,7 +59,7 @@ class LadderGame(TensorGame):
         gained = ((place * 5 + step * 3) % 4 - 1).float()
         rewards = torch.stack([gained, -gained if self.fault != "not zero-sum" else gained], dim=1)
         if self.fault == "random":
-            step = step + keys % 2
+            step = step + (keys % 8 == 7)  # rarely
         after = place + step if self.fault != "recurs" else place + 0 * step
         over = after >= TOP
         # another order of the entries than that of the starts

@@ -470,6 +470,7 @@ def test_a_game_of_ones_own_with_the_roles_host_and_agent_shows_its_own_scores()
 def test_summary_of_one_evaluation_has_no_before() -> None:
     text = summary_text(progress(evaluations=[Evaluation("main", 40, (lone("agent", 22.0, 20),))]), width=200)
     assert "After: opt step 40, 20 games each; brackets: 95% intervals." in text
+    assert "\nagent:" not in text, "nothing is said of it"
     assert "efore: opt step" not in text
 
 
@@ -531,7 +532,8 @@ def test_verdicts_follow_the_intervals() -> None:
 
 def test_verdicts_on_one_player_in_two_roles_name_the_role() -> None:
     seats = (seats_pair("learner", "random", 0.5), seats_pair("random", "learner", 0.1))
-    headings = [line for line in verdicts([Evaluation("main", 9, seats)]) if line.endswith(":")]
+    told = verdicts([Evaluation("main", step, seats) for step in (0, 9)])
+    headings = [line for line in told if line.endswith(":")]
     assert headings == ["learner as x:", "learner as o:"]
 
 

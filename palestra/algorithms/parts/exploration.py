@@ -31,11 +31,15 @@ class Exploration(Config):
         """
         raise NotImplementedError
 
+    def probabilities(self, q: Tensor, legal: Tensor, amount: float) -> Tensor | None:
+        """Return the probabilities of actions by which `choose` draws them: (B, A); None if it tells none."""
+        return None
+
 
 class UserExploration(UserConfig, Exploration):
     """The base of a user's own explorations. Such a class is its own config: its fields are the keys.
 
-    It must implement `schedule` and `choose`, of tensor operations alone.
+    It must implement `schedule` and `choose`, of tensor operations alone; `probabilities` if it is to be measured.
     """
 
 
@@ -55,6 +59,10 @@ class EpsilonGreedyConfig(Exploration):
         explore = random_floats(fold(keys, 0), 1).squeeze(1) < epsilon
         return torch.where(explore, random_choice(fold(keys, 1), legal), best_legal(q, legal))
 
+    def probabilities(self, q: Tensor, legal: Tensor, epsilon: float) -> Tensor:
+        best = torch.nn.functional.one_hot(best_legal(q, legal), q.shape[1])
+        return (1 - epsilon) * best + epsilon * legal / legal.sum(dim=1, keepdim=True)
+
 
 class SoftmaxConfig(Exploration):
     usual: ClassVar = {"temperature": 1.0}
@@ -72,6 +80,9 @@ class SoftmaxConfig(Exploration):
         uniforms = random_floats(keys, q.shape[1]) + 2.0**-25  # the middles of the intervals: never 0, nor 1
         gumbel = -torch.log(-torch.log(uniforms))  # the largest of q / t + gumbel is distributed by the softmax
         return best_legal(q + temperature * gumbel, legal)
+
+    def probabilities(self, q: Tensor, legal: Tensor, temperature: float) -> Tensor | None:
+        return torch.softmax(q.masked_fill(~legal, -torch.inf) / temperature, dim=1) if temperature else None
 
 
 ExplorationConfig = Annotated[

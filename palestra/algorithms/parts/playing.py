@@ -109,7 +109,8 @@ class PlaysByHeads(PlaysByPolicy):
 class ByValue:
     """Chooses legal actions by their values, and explores.
 
-    choose: gives actions for Q-values, legal actions, keys, and an amount of exploration (0: none).
+    choose: gives actions for Q-values, legal actions, keys, and an amount of exploration (0: none). told: the
+    probabilities of actions by which it draws them, if it tells any.
     """
 
     observes: Observes = "observation"
@@ -119,11 +120,15 @@ class ByValue:
         values: Callable[[Any], Tensor],
         choose: Callable[[Tensor, Tensor, Tensor, float], Tensor],
         exploration: float,
+        told: Callable[[Tensor, Tensor, float], Tensor | None] = lambda q, legal, amount: None,
     ) -> None:
-        self.values, self.choose, self.exploration = values, choose, exploration
+        self.values, self.choose, self.exploration, self.told = values, choose, exploration, told
 
     def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
         return Decision(self.choose(self.values(view), legal, keys, self.exploration), {}, memory)
+
+    def probabilities(self, view: Mapping[str, Tensor], legal: Tensor) -> Tensor | None:
+        return self.told(self.values(view), legal, self.exploration)
 
 
 class PlaysByValue(Algorithm):
@@ -139,7 +144,7 @@ class PlaysByValue(Algorithm):
         if isinstance(config, UserExploration) and not explores:  # ours choose the best one for 0
             return ByValue(self.values, lambda q, legal, keys, amount: best_legal(q, legal), 0.0)
         amount = config.schedule(self.player.opt_steps) if explores else 0.0
-        return ByValue(self.values, self.acting_kernel or config.choose, amount)
+        return ByValue(self.values, self.acting_kernel or config.choose, amount, config.probabilities)
 
     @kernel_property
     def acting_kernel(self) -> Callable[[Tensor, Tensor, Tensor, float], Tensor] | None:

@@ -96,21 +96,17 @@ def find_players(checkpoints: Checkpoints, which: str) -> LoadedCheckpoint:
     except MissingCheckpointError as error:
         if not re.fullmatch(AT + NUMBER, which):
             raise
-        latest = checkpoints.load("latest", check_rows=False)
-        copies = latest.state.get("copies", {})
-        by_step: dict[int, dict[str, Any]] = {}
-        for name, files in latest.state.get("past", {}).items():
-            for opt_steps, file in files.items():
-                copied_player = latest.state["config"]["players"][name]["past_of"]
-                by_step.setdefault(opt_steps, {})[copied_player] = copies[file]
-        if (found := by_step.get(int(which.removeprefix(AT)))) is None:
-            if not by_step:
+        step, latest = int(which.removeprefix(AT)), checkpoints.load("latest", check_rows=False)
+        past, state = latest.state.get("past", {}), latest.state
+        files = {state["config"]["players"][name]["past_of"]: own[step] for name, own in past.items() if step in own}
+        if not (found := {name: state["copies"][file] for name, file in files.items()}):
+            if not (steps := {each for own in past.values() for each in own}):
                 raise
-            kept = ", ".join(f"{AT}{opt_steps}" for opt_steps in sorted(by_step))
+            kept = ", ".join(f"{AT}{each}" for each in sorted(steps))
             raise MissingCheckpointError(f"{error}, or of the copies of past selves {kept}") from error
         one = next(iter(found.values()))
         players = {name: each["player"] for name, each in found.items()}
-        state = latest.state | {"players": players, "game": one["game"], "counters": one["counters"], "finished": False}
+        state = state | {"players": players, "game": one["game"], "counters": one["counters"], "finished": False}
         return replace(latest, state=state, counters=one["counters"])
 
 

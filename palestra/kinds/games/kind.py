@@ -61,11 +61,12 @@ class Games(Kind):
     def export(self, run: Path, options: ExportOptions, person: Terminal) -> list[str]:
         from palestra.kinds.games.export import export_player, loading_lines
         from palestra.kinds.games.stored import load_player
+        from palestra.storage.stored_files import quoted_name
 
-        role = options.role
         loaded = load_player(run, options.player, options.checkpoint, options.trust)
-        folder = run / "export" / "-".join([loaded.name, *([role] if role else []), f"{loaded.opt_steps}"])
-        checked = export_player(loaded, folder, options.onnx, person.say, role)
+        parts = (loaded.name, options.role, f"{loaded.opt_steps}")
+        folder = run / "export" / quoted_name("-".join(filter(None, parts)))
+        checked = export_player(loaded, folder, options.onnx, person.say, options.role)
         told = [f"{folder / name}: acts as the player in {decisions} decisions" for name, decisions in checked.items()]
         return told + [line for name in checked for line in (f"\nto use {name}:", *loading_lines(folder, name))]
 

@@ -8,10 +8,10 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field
 
 from palestra.config import Config, ConfigErrorItem, Fraction
-from palestra.players import script_error
+from palestra.players import SCRIPTED, script_error
 from palestra.players.past import PastPlayerConfig, PrioritizedChoiceConfig
 from palestra.players.scripted import ScriptedPlayerConfig
-from palestra.run.base import of_this_file
+from palestra.run.base import of_this_file, seat_faults
 
 TOLERANCE = 1e-3  # of a number of worlds, because 0.333333 means a third
 
@@ -129,19 +129,12 @@ def _meets_errors(
 
 def seat_errors(config: Any, roles: Sequence[str], at: str, seats: Mapping[str, str]) -> Iterator[ConfigErrorItem]:
     """Give the faults of a mapping that names a player of the file for every role. at: its path."""
-    expected = of_this_file("a player", config.players)
-    for role in roles:
-        if role not in seats:
-            yield ConfigErrorItem(f"{at}.{role}", f"{expected}, but the key is missing")
+    yield from seat_faults(at, seats, roles, config.players, SCRIPTED)
     for role, name in seats.items():
-        player, place, fault = config.players.get(name), f"{at}.{role}", None
-        if role not in roles:
-            fault = f"unknown key; the roles of the game are {', '.join(roles)}"
-        elif player is None:
-            fault = f"{expected}, got {name!r}; a new one needs players.{name}"
-        elif isinstance(player, ScriptedPlayerConfig):
-            place, fault = f"players.{name}.scripted", script_error(player, config.game, role)
+        player = config.players.get(name)
+        if role in roles and isinstance(player, ScriptedPlayerConfig):
+            if (fault := script_error(player, config.game, role)) is not None:
+                yield ConfigErrorItem(f"players.{name}.scripted", fault)
         elif at == "roles" and isinstance(player, PastPlayerConfig):
             fault = f"expected a player as it is now (past selves sit in pairings), got {name!r}"
-        if fault:
-            yield ConfigErrorItem(place, fault)
+            yield ConfigErrorItem(f"{at}.{role}", fault)

@@ -30,11 +30,11 @@ from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.players.seated_models import SeatedModelConfig
 from palestra.players.torch_modules import TorchModuleConfig
 from palestra.run.checkpoints import CheckpointError
-from palestra.run.loaded_checkpoint import NOT_OURS
 from palestra.run.warm_starts import WarmStart
 from palestra.runtime.limits import memory_needed
 from palestra.scaling.replica import Replica
 from palestra.storage.disk import Folder, RunFolderError
+from palestra.storage.stored_files import NOT_OURS
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def _build_player(name: str, run: RunConfig, game: Game, copies: Folder | None, 
         ):
             continue  # in pairings it is made anew for each seat
         if game.spaces[role] != game.spaces[first] or game.action_spaces[role] != game.action_spaces[first]:
-            message = f"expected the observations and actions of {first!r}, in which {name!r} also sits, got others"
+            message = f"expected {role!r} to observe and act like {first!r}, for {name!r} sits in both, got others"
             raise ConfigError.at(f"roles.{role}" if run.roles.get(role) == name else f"players.{name}", message)
     spaces, actions = game.spaces[first], game.action_spaces[first]
     execution = run.execution

@@ -6,7 +6,6 @@ Letters: B worlds, R roles.
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
 import numpy as np
 import torch
@@ -19,7 +18,7 @@ from palestra.players.past import PastPolicy
 from palestra.randomness import base_key, fold_number, random_floats
 from palestra.rollouts.seated import Results, SeatedPolicy, Sitter
 from palestra.scaling.replica import Replica
-from palestra.storage.stored_files import StoredFile, copied, to_bytes
+from palestra.storage.stored_files import StoredFile, copied, quoted_name, to_bytes
 
 TALLIES = ("scores", "news")
 
@@ -141,7 +140,7 @@ class Seating:
             kept[opt_steps] = replica.of_leader("a past self", copied(state))
             self.num_copied[name] = player.opt_steps // config.interval + 1
             content = to_bytes(kept[opt_steps])
-            place = f"{quote(name, safe='').replace('.', '%2E')}-{opt_steps}"
+            place = f"{quoted_name(name)}-{opt_steps}"
             file = self.files[name][opt_steps] = f"{place}-{StoredFile.of(content).sha256[:8]}.state"
             new[file] = content
             for oldest in list(kept)[: -config.num_kept]:
@@ -240,7 +239,7 @@ class Seating:
         seating = tallies | {"seated": copied(self.seated), "num_copied": dict(self.num_copied)}
         return {"seating": seating, "past": {name: dict(files) for name, files in self.files.items()}}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load what `state_dict` has returned, with `copies`, what is in each file."""
         before = state["seating"]
         for learner, blocks in self.blocks.items():  # in a branch, others may sit in place of past selves
@@ -252,7 +251,8 @@ class Seating:
                 own.update({role: list(who) for role, who in seated.items() if role in block.shares})
         self.num_copied = {name: before["num_copied"].get(name, 0) for name in self.past}
         self.files = {name: dict(state["past"].get(name, {})) for name in self.past}
-        load_kept(self.past, state)
+        copies = {file: dict(own) for file, own in state.get("copies", {}).items()}  # read now: files may go later
+        load_kept(self.past, state | {"copies": copies})
 
 
 def play_stream(player: str) -> str:

@@ -35,7 +35,7 @@ from palestra.kinds.games.imported_players import copy_players
 from palestra.kinds.games.parts import build_evaluations, build_parts, check_seat, warm_start
 from palestra.kinds.games.seating import Seating, play_stream
 from palestra.kinds.games.stored import StoredGames
-from palestra.kinds.games.user_nets import by_role, first_role, name_in_seat, seat_and_nets, take_nets
+from palestra.kinds.games.user_nets import by_role, first_role, name_and_nets, name_in_seat, take_nets
 from palestra.nets.weights import evaluation_mode, layers_of
 from palestra.players import FromRunConfig
 from palestra.players.player import Metrics, Player
@@ -303,7 +303,7 @@ class Trainer(Training):
         """Let the player in that seat learn with networks of your own, in place of those that the config names.
 
         To be called before `fit`, with all networks of the player at once. Where one player learns, the role may be
-        left out: set_model(nets).
+        left out: set_model(nets). A player that learns outside of `roles` is named in place of its role.
 
         The config takes up a function or a class of a module, which gives the network when it is called without
         arguments. A network that is handed over itself must be handed over again when the run is loaded, by
@@ -317,8 +317,8 @@ class Trainer(Training):
         and for functions that cannot be imported, RuntimeError once the run has begun.
         """
         self.run.require_unopened("set_model")
-        role, nets = seat_and_nets(self.learners, role, nets)
-        player = self.player_of(role)
+        name, nets = name_and_nets(self.config, role, nets)
+        player = self.players[name]
         self.lockstep.keep_copy(role := first_role(self.config, player.name), nets)
         config = take_nets(player, self.config, nets)
         self.run.config, self.parts = config, replace(self.parts, config=config)

@@ -1,6 +1,6 @@
 """Networks that a user hands over, in place of those that a config names (`Trainer.set_model`)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any, cast
 
@@ -17,6 +17,11 @@ from palestra.run.kinds import read_config
 from palestra.training.opening import Models, Nets, are_made, is_made
 
 
+def seats_of(run: RunConfig) -> dict[str, str]:
+    """The players by what names each: its role; outside of `roles` the name of a player that learns."""
+    return {name: name for name in run.learners() if name not in run.roles.values()} | run.roles
+
+
 def name_in_seat(roles: Mapping[str, str], role: str) -> str:
     """The name of the player in a seat. Raises ValueError for an unknown role."""
     if role not in roles:
@@ -25,21 +30,21 @@ def name_in_seat(roles: Mapping[str, str], role: str) -> str:
     return roles[role]
 
 
-def seat_and_nets(learners: Sequence[Player], role: str | Nets, nets: Nets | None) -> tuple[str, Nets]:
-    """The role and the networks that the arguments of `set_model` mean. Raises ValueError.
+def name_and_nets(run: RunConfig, role: str | Nets, nets: Nets | None) -> tuple[str, Nets]:
+    """The name of the player and the networks that the arguments of `set_model` mean. Raises ValueError.
 
     The role may be left out where one player learns.
     """
     if isinstance(role, str) and nets is not None:
-        return role, nets
+        return name_in_seat(seats_of(run), role), nets
     if isinstance(role, str):
         raise ValueError(f"set_model: expected networks beside the role {role!r}, got none")
     if nets is not None:
         raise ValueError(f"set_model: expected the name of a role before the networks, got {type(role).__name__}")
-    if len(learners) > 1:
-        seats = ", ".join(seat for player in learners for seat in player.roles)
+    if len(learners := run.learners()) > 1:
+        seats = ", ".join(seat for seat, name in seats_of(run).items() if name in learners)
         raise ValueError(f"set_model: expected one of the roles {seats} before the networks (several players learn)")
-    return learners[0].roles[0], role
+    return learners[0], role
 
 
 def take_nets(player: Player, run: RunConfig, nets: Nets) -> RunConfig:
@@ -115,21 +120,19 @@ def by_role(run: RunConfig, models: Models | None) -> dict[str, Nets]:
     if models is None:
         return {}
     given: Any = models
-    names, players = run.learners(), cast(Mapping[str, Any], run.players)
+    names, players, seats = run.learners(), cast(Mapping[str, Any], run.players), seats_of(run)
     places = _nets_in(players[names[0]].algorithm) if len(names) == 1 else []
-    if isinstance(given, Mapping) and (any(key in run.roles for key in given) or not {*given} <= {*places}):
-        return {first_role(run, name_in_seat(run.roles, role)): nets for role, nets in given.items()}
+    if isinstance(given, Mapping) and (any(key in seats for key in given) or not {*given} <= {*places}):
+        return {first_role(run, name_in_seat(seats, role)): nets for role, nets in given.items()}
     if len(names) > 1:
-        seats = ", ".join(f"{first_role(run, name)!r}: ..." for name in names)
-        raise ValueError(f"models: expected {{{seats}}} (several players learn), got {type(models).__name__}")
+        each = ", ".join(f"{first_role(run, name)!r}: ..." for name in names)
+        raise ValueError(f"models: expected {{{each}}} (several players learn), got {type(models).__name__}")
     return {first_role(run, names[0]): given}
 
 
 def first_role(run: RunConfig, name: str) -> str:
-    """The first role of a player, by which a run knows whose networks were handed over."""
-    if name not in run.roles.values():
-        raise ValueError(f"expected a player that sits in one of the roles {', '.join(run.roles)}, got {name!r}")
-    return next(role for role, sitter in run.roles.items() if sitter == name)
+    """The first role of a player, or outside of `roles` its name: by it a run knows whose networks were handed over."""
+    return next((role for role, sitter in run.roles.items() if sitter == name), name)
 
 
 def use_models(parts: Parts, models: Mapping[str, Nets]) -> None:
@@ -138,7 +141,7 @@ def use_models(parts: Parts, models: Mapping[str, Nets]) -> None:
     models: as `by_role` gives them. Raises as `use_nets`.
     """
     for role, nets in models.items():
-        use_nets(parts.players[parts.config.roles[role]], parts.config, deepcopy(nets))
+        use_nets(parts.players[seats_of(parts.config)[role]], parts.config, deepcopy(nets))
 
 
 def _by_place(player: Player, run: RunConfig, nets: Nets) -> Mapping[str, Any]:

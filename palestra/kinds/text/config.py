@@ -20,7 +20,7 @@ from palestra.evaluation.config import TimedEvaluationConfig
 from palestra.evaluation.measures import GameMeasures
 from palestra.games.dialogue.protocol import Protocol
 from palestra.players.scripted import ScriptedPlayerConfig
-from palestra.run.base import ASKED, EvaluatedRunConfig, TrainingClass, algorithms_of, of_this_file, player_name_errors
+from palestra.run.base import ASKED, EvaluatedRunConfig, TrainingClass, algorithms_of, player_name_errors, seat_faults
 from palestra.run.sections import MachineConfig, ProcessesConfig, RunOutputConfig
 from palestra.text.algorithms.malt import MaltConfig
 from palestra.text.game import TextDialogueConfig
@@ -140,13 +140,14 @@ class TextConfig(EvaluatedRunConfig):
         if has_unread(self.game):
             return
         roles = self.game.declared_roles()
-        yield from self._seat_errors("roles", self.roles, roles)
+        yield from seat_faults("roles", self.roles, roles, self.players, SCRIPTS)
         for place, each in enumerate(self.evaluations):
             if each.name in [other.name for other in self.evaluations[:place]]:
                 message = f"expected a different name for each evaluation, got {each.name!r} twice"
                 yield ConfigErrorItem(f"evaluations.{place}.name", message)
             for number, pairing in enumerate(each.pairings):
-                yield from self._seat_errors(f"evaluations.{place}.pairings.{number}", pairing, roles, SCRIPTS)
+                at, known = f"evaluations.{place}.pairings.{number}", [*self.players, *SCRIPTS]
+                yield from seat_faults(at, pairing, roles, known, ())
         if not self.learners():
             yield ConfigErrorItem("players", "expected at least one player with an algorithm, got none")
         yield from player_name_errors(self.players, SCRIPTS)
@@ -223,20 +224,6 @@ class TextConfig(EvaluatedRunConfig):
                 if self.evaluators is not None:
                     why = f"because player {name!r} is behind a server, which this process alone asks"
                     yield ConfigErrorItem("evaluators", f"expected null, {why}, got a mapping")
-
-    def _seat_errors(
-        self, path: str, seats: Mapping[str, str], roles: Sequence[str], others: Sequence[str] | Mapping[str, Any] = ()
-    ) -> Iterator[ConfigErrorItem]:
-        known = [*self.players, *others]
-        expected = of_this_file("a player", known)
-        for role in roles:
-            if role not in seats:
-                yield ConfigErrorItem(f"{path}.{role}", f"{expected}, but the key is missing")
-        for role, player in seats.items():
-            if role not in roles:
-                yield ConfigErrorItem(f"{path}.{role}", f"unknown key; the roles of the game are {', '.join(roles)}")
-            elif player not in known:
-                yield ConfigErrorItem(f"{path}.{role}", f"{expected}, got {player!r}; a new one needs players.{player}")
 
     @classmethod
     def subject(cls, data: Mapping[str, Any]) -> str:

@@ -44,9 +44,10 @@ class Text(Kind):
 
     def export(self, run: Path, options: ExportOptions, person: Terminal) -> list[str]:
         from palestra.kinds.text.export import export_text_player, load_text_player, loading_lines
+        from palestra.storage.stored_files import quoted_name
 
         loaded = load_text_player(run, options.player, options.checkpoint, options.trust)
-        folder = run / "export" / f"{loaded.name}-{loaded.opt_steps}"
+        folder = run / "export" / quoted_name(f"{loaded.name}-{loaded.opt_steps}")
         num = export_text_player(loaded, folder)
         told = f"{folder}: gives {num} tokens of answers the probabilities that the player gives them"
         return [told, "\nto use it:", *loading_lines(folder)]

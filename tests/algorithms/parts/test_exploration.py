@@ -21,6 +21,12 @@ def choices(config: EpsilonGreedyConfig | SoftmaxConfig, amount: float, legal: l
     return config.choose(torch.tensor(VALUES).expand(len(keys), -1), mask, keys, amount)
 
 
+def told(config: EpsilonGreedyConfig | SoftmaxConfig, amount: float) -> list[float]:
+    """With which probabilities it says that it chooses among the first, the second and the fourth action."""
+    found = config.probabilities(torch.tensor([VALUES]), torch.tensor([[True, True, False, True]]), amount)
+    return [] if found is None else found[0].tolist()
+
+
 def test_best_legal_action_is_the_first_on_ties_and_0_where_there_is_none() -> None:
     q = torch.tensor([[1.0, 3.0, 2.0], [1.0, 1.0, 1.0], [-5.0, 9.0, -5.0], [1.0, 2.0, 3.0]])
     legal = torch.tensor([[1, 1, 1], [0, 1, 1], [1, 0, 1], [0, 0, 0]], dtype=torch.bool)
@@ -31,6 +37,7 @@ def test_best_legal_action_is_the_first_on_ties_and_0_where_there_is_none() -> N
 @pytest.mark.parametrize("config", [EPSILON_GREEDY, SOFTMAX])
 def test_without_exploration_the_best_legal_action_is_played(config: EpsilonGreedyConfig | SoftmaxConfig) -> None:
     assert choices(config, 0.0, [1, 1, 1, 0], torch.arange(50)).tolist() == [2] * 50
+    assert told(config, 0.0) in ([], [0.0, 0.0, 0.0, 1.0])
 
 
 @pytest.mark.parametrize("epsilon", [0.3, 1.0])
@@ -39,6 +46,7 @@ def test_epsilon_greedy_plays_every_legal_action_with_its_probability(epsilon: f
     expected = [epsilon / 3, epsilon / 3, 1 - 2 * epsilon / 3]
     assert counts[2] == 0
     assert chisquare(counts[[0, 1, 3]], [20_000 * p for p in expected]).pvalue > 1e-4
+    assert told(EPSILON_GREEDY, epsilon) == pytest.approx([*expected[:2], 0.0, expected[2]])
 
 
 @pytest.mark.parametrize("temperature", [0.5, 2.0])
@@ -47,6 +55,7 @@ def test_softmax_plays_every_legal_action_with_its_probability(temperature: floa
     expected = torch.tensor([0.0, 1.0, 3.0]).div(temperature).softmax(0).double()
     assert counts[2] == 0
     assert chisquare(counts[[0, 1, 3]], 20_000 * expected / expected.sum()).pvalue > 1e-4
+    assert told(SOFTMAX, temperature) == pytest.approx([*expected[:2].tolist(), 0.0, float(expected[2])])
 
 
 @pytest.mark.parametrize(("config", "amount"), [(EPSILON_GREEDY, 0.5), (SOFTMAX, 2.0)])

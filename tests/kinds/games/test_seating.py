@@ -4,11 +4,13 @@ Covers palestra.kinds.games.meetings, palestra.players.past, palestra.rollouts.s
 """
 
 import copy
+import json
 import random
 import re
 import shutil
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from leagues import LEARNERS, NIM, league
 from resuming import Killed, assert_same_bits, at_call, fit, kill, records, stopping_at
 
 from palestra import ConfigError, load_player, make_trainer
+from palestra.algorithms.dqn import DQN
 from palestra.commands.replay import verify
 from palestra.config import load_yaml
 from palestra.evaluation.exploitability import action_probabilities
@@ -34,7 +37,7 @@ from palestra.rollouts.fused import FusedGame
 from palestra.run.branching import tree_differences
 from palestra.run.checkpoints import CheckpointError, Checkpoints
 from palestra.run.kinds import read_config
-from palestra.storage.disk import RunFolderError
+from palestra.storage.disk import Folder, RunFolderError
 from palestra.storage.run_folder import RunFolder
 from palestra.training.stored_training import StoredRun
 from tests.report.parsing import Parsed
@@ -143,6 +146,33 @@ def test_past_selves_are_found_where_no_checkpoint_is_kept(stored: Path, tmp_pat
     again.load(f"@{at}")
     again.load("latest")  # with all players
     assert list(tree_differences(again.players["exploiter"].weights(), trainer.players["exploiter"].weights())) == []
+
+
+def test_only_the_copies_that_are_needed_are_read(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, original = list[str](), Folder.read_exactly
+    monkeypatch.setattr(Folder, "read_exactly", lambda *its: read.append(its[1]) or original(*its))
+
+    def copies() -> list[str]:
+        of_past = [name for name in read if name.endswith(".state")]
+        read.clear()
+        return of_past
+
+    load_player(stored, "main", "latest")
+    read_player(FromRunConfig(from_run=str(stored), player="main", checkpoint="latest"))
+    opened = StoredRun.open(stored)
+    opened.load("latest")
+    assert copies() == []
+    policy: Any = opened.players["past"].policy(False, "second")
+    policy.past_self(one := [*policy.kept][1])
+    assert [name.split("-")[1] for name in copies()] == [str(one)]
+    other = next(each for each in (stored / "past").iterdir() if f"-{[*policy.kept][2]}-" in each.name)
+    content = other.read_bytes()
+    other.write_bytes(b"other")
+    try:
+        with pytest.raises(CheckpointError, match=f"^{re.escape(str(other))} is missing, or differs from what was"):
+            policy.past_self([*policy.kept][2])
+    finally:
+        other.write_bytes(content)
 
 
 def test_a_report_says_whom_each_player_has_met_and_how_past_selves_fare(
@@ -335,7 +365,11 @@ def test_a_stretch_is_verified_and_a_mirror_holds_the_copies(stored: Path, tmp_p
     config["players"]["past"]["num_kept"] = 3
     keys: Data = {"options": {}, "attempts": 1, "first_wait_s": 0.0, "end_wait_s": 60.0}
     mirror = {"mirror": {"url": f"file://{tmp_path}/mirrors"} | keys, "keep_every": None, "keep_last": 1}
-    uninterrupted = fit(tmp_path / "uninterrupted", config | {"output": config["output"] | {"keep_every": None}})
+    of_last = {"keep_every": None, "keep_last": 8}
+    uninterrupted = fit(tmp_path / "uninterrupted", config | {"output": config["output"] | of_last})
+    kept = Checkpoints(RunFolder.open(tmp_path / "uninterrupted"), 8, None)
+    named = [{*kept.load(number).manifest.once["past"]} for number in kept.numbers()]  # raises if one is missing
+    assert named[0] - named[-1], "older checkpoints name older copies"
     with stopping_at(12):
         assert not fit(tmp_path / "run", config | {"output": config["output"] | mirror}).finished
     there = sorted(each.name for each in (tmp_path / "mirrors" / "run" / "past").iterdir())
@@ -349,6 +383,7 @@ def test_a_stretch_is_verified_and_a_mirror_holds_the_copies(stored: Path, tmp_p
 MEETS = "players.main.meets"
 FAULTS: dict[str, tuple[Data, str]] = {
     "shares": ({f"{MEETS}.0.share": 0.5}, f"{MEETS}: expected shares that add up to 1.0, got 1.25"),
+    "less than all": ({f"{MEETS}.0.share": 0.125}, f"{MEETS}: expected shares that add up to 1.0, got 0.875"),
     "no whole number": (
         {f"{MEETS}.0.share": 0.3, f"{MEETS}.1.share": 0.325},
         f"{MEETS}.0.share: expected a whole number of the 8 worlds, such as 0.25 or 0.375, got 0.3 (2.4 worlds)",
@@ -369,6 +404,11 @@ FAULTS: dict[str, tuple[Data, str]] = {
         {f"{MEETS}.1.pairing.second": "rival"},
         f"{MEETS}.1.pairing.second: expected a player of this file (main, exploiter, past), got 'rival'; a new one "
         "needs players.rival",
+    ),
+    "a scripted one by its name alone": (
+        {f"{MEETS}.1.pairing.second": "random"},
+        f"{MEETS}.1.pairing.second: expected a player of this file (main, exploiter, past), got 'random'; a new one "
+        "needs players.NAME={scripted: random}",
     ),
     "twice": (
         {f"{MEETS}.2.pairing": {"first": "main", "second": "past"}},
@@ -401,6 +441,22 @@ FAULTS: dict[str, tuple[Data, str]] = {
         f"{MEETS}: expected null with trainer 'together', whose players share their worlds, got a list",
     ),
 }
+
+
+@pytest.mark.parametrize("name", ["m" * 180, "é" * 30])
+def test_the_longest_name_is_saved_and_a_longer_one_refused(name: str, tmp_path: Path) -> None:
+    def named(name: str) -> Data:
+        config: Data = json.loads(json.dumps(league(LEARNERS["dqn"])).replace('"past"', json.dumps(name)))
+        return config | {"evaluations": [], "best": None, "stop": {"after": 1, "unit": "opt_steps"}}
+
+    longer = name + name[0]
+    with pytest.raises(
+        ConfigError, match=rf"^players\.{longer}: expected a name that takes at most 180 bytes in names"
+    ):
+        make_trainer(named(longer))
+    fit(tmp_path / "run", named(name))
+    [file, *_] = (each.name for each in (tmp_path / "run" / "past").iterdir())
+    assert file.startswith(f"{quote(name)}-0-")
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -453,6 +509,24 @@ def test_past_selves_have_the_networks_that_set_model_names(tmp_path: Path) -> N
     assert kept["player"]["nets"]["q"]["1.weight"].shape == (7, 8)
 
 
+def test_a_player_outside_of_roles_is_named_where_networks_are_handed_over(tmp_path: Path) -> None:
+    trainer = make_trainer(league(LEARNERS["dqn"]), run=tmp_path / "run")
+    with pytest.raises(ValueError, match=r"expected one of the roles exploiter, first, second before the networks"):
+        trainer.set_model(make_wide())
+    trainer.set_model("exploiter", make_wide())
+    with stopping_at(9):
+        trainer.fit()
+    with pytest.raises(RunFolderError, match=r"models=\{'exploiter': \.\.\.\}"):
+        Trainer.load(tmp_path / "run").fit()
+    again = Trainer.load(tmp_path / "run", models={"exploiter": make_wide()})
+    again.fit()
+    stored = StoredRun.open(tmp_path / "run", models={"exploiter": make_wide()})
+    stored.load("latest")
+    assert list(tree_differences(stored.players["exploiter"].weights(), again.players["exploiter"].weights())) == []
+    with pytest.raises(ValueError, match=r"expected one of the roles exploiter, first, second, got 'past'"):
+        Trainer.load(tmp_path / "run", models={"past": make_wide()})
+
+
 def test_past_hosts_and_agents_of_the_polyhedra_game(few_figures: None, tmp_path: Path) -> None:
     config = copy.deepcopy(TINY)
     for own, other in (("host", "agent"), ("agent", "host")):
@@ -469,11 +543,61 @@ def test_past_hosts_and_agents_of_the_polyhedra_game(few_figures: None, tmp_path
     met = {whom: told for each in training for whom, told in each["players"]["host"]["meets"].items()}
     assert set(met) == {"agent=agent", "agent=past_agent"}
     assert all(0.0 <= each["won"] <= 1.0 for each in met.values())
+    wide, swapped = copy.deepcopy(config), copy.deepcopy(config)
+    wide["evaluations"][0] |= {
+        "game": config["game"] | {"dimension": 4},
+        "pairings": [{"host": "past_host", "agent": "random"}],
+    }
+    swapped["players"]["host"]["meets"][0]["pairing"] = {"host": "agent", "agent": "host"}
+    for faulty, told in (
+        (
+            wide,
+            r"^evaluations\.0\.game: expected a game in which 'past_host' can play as 'host'; its network q has",
+        ),
+        (
+            swapped,
+            r"^players\.host: expected 'agent' to observe and act like 'host', for 'host' sits in both",
+        ),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            make_trainer(faulty | {"best": None})
     page = Parsed(write_report([tmp_path / "run"], tmp_path / "report.html"))
     [cross] = [each for caption, each in page.tables.items() if "of past_host against those of past_agent" in caption]
     kept = {name: [f"@{at}" for at in again.seating.past[f"past_{name}"].kept] for name in ("host", "agent")}
     assert [row[0][0] for row in cross.rows[1:]] == kept["host"]
     assert [text for text, _ in cross.rows[0][1:]] == kept["agent"]
+
+
+def test_past_selves_that_explore_are_exploited_by_their_probabilities(tmp_path: Path) -> None:
+    config = league(LEARNERS["dqn"], explores=True)
+    exploited = {"name": "exploitability", "roles": {"row": "past", "column": "past"}, "max_positions": 4}
+    evaluation = {
+        "name": "main",
+        "num_games": 1,
+        "final_num_games": 1,
+        "seed": None,
+        "at_start": True,
+        "interval": None,
+    }
+    pennies = [[[1.0, -1.0], [-1.0, 1.0]], [[-1.0, 1.0], [1.0, -1.0]]]
+    players = {name: config["players"][name] for name in ("main", "past")}
+    players["main"]["algorithm"] = LEARNERS["dqn"] | {
+        "exploration": {"name": "epsilon_greedy", "epsilon": {"name": "constant", "value": 0.4}}
+    }
+    players["main"]["meets"] = [{"share": 1.0, "pairing": {"row": "main", "column": "past"}}]
+    config |= {"players": players, "roles": dict.fromkeys(("row", "column"), "main"), "best": None}
+    config["game"] = {
+        "name": "matrix",
+        "payoffs": pennies,
+        "num_rounds": 1,
+        "observation": config["game"]["observation"],
+    }
+    trainer = make_trainer(config | {"evaluations": [evaluation | {"played_by": exploited}]}, run=tmp_path / "run")
+    for num_kept in (0, 1):
+        assert len(trainer.seating.past["past"].kept) == num_kept
+        found = trainer.evaluations.play("main", 1, with_scripted=True)["pairs"][0]["scores"]
+        assert found["exploitability"] == pytest.approx(0.6), "it plays one side with probability 0.8"
+        trainer.seating.copy(["past"], trainer.counts(), trainer.replica)
 
 
 def test_the_mixture_of_past_selves_is_exploited_in_games_of_one_round(tmp_path: Path) -> None:
@@ -527,7 +651,8 @@ def test_a_run_that_saves_nothing_keeps_its_past_selves_in_memory(tmp_path: Path
     config = league(LEARNERS["dqn"])
     config["output"] |= {"save": None}
     trainer = fit(tmp_path / "run", config)
-    assert len(trainer.seating.past["past"].kept) == 3
+    assert len(kept := trainer.seating.past["past"].kept) == 3
+    assert 0 not in kept, "the oldest goes"
     assert not (tmp_path / "run" / "past").exists()
 
 
@@ -558,8 +683,25 @@ def test_all_past_selves_meet_all_in_evaluations(stored: Path) -> None:
     num = len(first.kept) ** 2
     state, keys = opened.game.reset(torch.arange(num)), torch.arange(num)
     legal = torch.ones(num, 6, dtype=torch.bool)
-    sat = [policy.act(state, legal, keys, {}).memory["self"].tolist() for policy in (first, second)]
+    memories = [policy.act(state, legal, keys, {}).memory for policy in (first, second)]
+    sat = [memory["self"].tolist() for memory in memories]
     assert len({*zip(*sat, strict=True)}) == num
+    later = [
+        policy.act(state, legal, keys + 7, own).memory["self"]
+        for policy, own in zip((first, second), memories, strict=True)
+    ]
+    assert [each.tolist() for each in later] == sat, "they stay for the whole game"
+
+
+def test_what_an_algorithm_does_with_the_state_of_a_past_self_changes_no_copy(
+    stored: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = StoredRun.open(stored)
+    opened.load("latest")
+    policy: Any = opened.players["past"].policy(False, "first")
+    monkeypatch.setattr(DQN, "load_acting_state", lambda algorithm, state: state.update(changed=True))
+    policy.past_self(at := next(iter(policy.kept)))
+    assert "changed" not in policy.kept[at]["player"]["acting"]
 
 
 def test_past_selves_alone_are_evaluated_at_every_interval(tmp_path: Path) -> None:

@@ -709,7 +709,7 @@ def test_a_device_that_is_not_there_is_a_clear_error(make_config: MakeConfig, tm
 
 def test_one_player_cannot_sit_where_it_sees_and_does_different_things(make_config: MakeConfig) -> None:
     with pytest.raises(
-        palestra.ConfigError, match=r"^roles\.agent: expected the observations and actions of 'host', in which"
+        palestra.ConfigError, match=r"^roles\.agent: expected 'agent' to observe and act like 'host', for"
     ):
         Trainer(make_config({"roles.agent": "host", "players.agent": ..., "evaluations": [], "best": None}))
 
