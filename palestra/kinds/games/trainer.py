@@ -603,6 +603,7 @@ class Trainer(Training):
         worlds = {name: each.state_dict() for name, each in self.worlds.items()}
         players = {name: player.state_dict() for name, player in self.players.items() if player.algorithm is not None}
         acted: dict[str, Any] = {} if self.config.actors is None else {"collected": list(self.collected)}
+        acted |= {"files": {data.player: data.sha256 for data in self.given_data}} if self.given_data else {}
         own = {"turn": self.turn, **acted, "metrics": self.metrics.state_dict(), "players": players, "worlds": worlds}
         own |= self.seating.state_dict() if self.seating.is_used else {}
         return super().state_dict() | own | {"game": self.game.state_dict()}

@@ -32,10 +32,12 @@ from palestra.players import make_script
 from palestra.rollouts import fuse
 from palestra.rollouts.n_step import TransitionBuilder
 from palestra.rollouts.transitions import Transitions
+from palestra.run.checkpoints import Checkpoints
 from palestra.run.kinds import read_config
 from palestra.runtime.intervals import set_counts
 from palestra.scaling.states import equal
 from palestra.storage.facts import RunFacts
+from palestra.storage.run_folder import RunFolder
 from palestra.training.training import Training
 from tests.games.gym_worlds import gym_data
 from tests.test_gym_training import lone_agent
@@ -176,6 +178,7 @@ def test_a_run_from_a_file_and_its_branch_into_play_go_on_to_the_same_bits() -> 
     facts = RunFacts.model_validate_json(Path("whole/run.json").read_text())
     sha256 = hashlib.sha256(Path("play.npz").read_bytes()).hexdigest()
     assert facts.data_files == {"play.npz": sha256}
+    assert Checkpoints(RunFolder(Path("whole")), 1, None).load("latest").state["files"] == {"agent": sha256}
     shutil.copy("play.npz", "elsewhere.npz")
     at = "players.agent.algorithm"
     changes = [f"{at}.rollout_length=2", f"{at}.replay_buffer.share_of_data=0.5", f"{at}.replay_buffer.capacity=30"]
