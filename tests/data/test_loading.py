@@ -225,12 +225,10 @@ def test_a_worker_that_dies_or_is_late_is_told() -> None:
         loaded.close()
 
 
-def test_a_worker_that_may_open_no_more_files_is_told_at_once(capfd: pytest.CaptureFixture[str]) -> None:
-    loaded = loader(Plain(9, opens_no_more), num_workers=1, within_s=60.0)
-    start = time.monotonic()
+def test_a_worker_that_may_open_no_more_files_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+    loaded = loader(Plain(9, opens_no_more), num_workers=1, within_s=20.0)  # after that another line would come
     with pytest.raises(DataFailed, match=r"^data.train: this process may open \d+ files at a time \(ulimit -n\), and "):
         list(loaded.batches(0))
-    assert time.monotonic() - start < 30
     assert "Traceback" not in capfd.readouterr().err
     loaded.close()
 
