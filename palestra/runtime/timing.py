@@ -12,25 +12,20 @@ import torch
 class TrainingClock:
     """Counts seconds while it is `running` and not `paused`.
 
-    seconds: the sum over all processes of the run. seconds_here: those of this process.
+    seconds: the sum over all processes of the run.
     """
 
     def __init__(self) -> None:
-        self._before = 0.0
-        self._here = 0.0
+        self._before = self._counted = 0.0
         self._started: float | None = None
 
     @property
-    def seconds_here(self) -> float:
-        return self._here + (0.0 if self._started is None else perf_counter() - self._started)
-
-    @property
     def seconds(self) -> float:
-        return self._before + self.seconds_here
+        return self._counted + (0.0 if self._started is None else perf_counter() - self._started)
 
     def set_before(self, seconds: float) -> None:
         """Set the seconds that earlier processes of the run have counted."""
-        self._before = seconds
+        self._counted, self._before = self._counted + seconds - self._before, seconds
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -39,13 +34,13 @@ class TrainingClock:
         try:
             yield
         finally:
-            self._here, self._started = self.seconds_here, None
+            self._counted, self._started = self.seconds, None
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Do not count inside the block; has no effect on a clock that is not running."""
         was_running = self._started is not None
-        self._here, self._started = self.seconds_here, None
+        self._counted, self._started = self.seconds, None
         try:
             yield
         finally:
