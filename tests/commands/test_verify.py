@@ -141,8 +141,8 @@ def hasty_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("hasty_clock")
 def test_saves_and_an_end_that_follow_the_clock_are_left_out_and_said(make_config: MakeConfig, tmp_path: Path) -> None:
     by_the_clock = {
-        "output.save": {"every": 0.1, "unit": "minutes"},
-        "stop": {"after": 0.8, "unit": "minutes"},
+        "output.save": {"every": 0.2, "unit": "minutes"},
+        "stop": {"after": 1.6, "unit": "minutes"},
         "evaluations": [],
         "best": None,
     }
