@@ -128,7 +128,7 @@ class Lab:
             execution = {"device": "cpu", "num_threads": 1, "kernel": "numba", "step_within_s": None}
             data = {"seed": SEED, "game": game, "players": players, "pairings": [pairing], "num_games": num_games}
             data |= {"max_rounds": 1000, "num_worlds": 20, "info": [], "execution": execution}
-            file = folder.with_suffix(".yml")
+            file = folder.with_name(f"{folder.name}.yml")
             file.write_text(json.dumps(data))
             palestra("evaluate", file, "--run", folder)
             file.unlink()
