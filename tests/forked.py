@@ -41,11 +41,8 @@ IS_LINUX = sys.platform == "linux"
 PIDS: list[int] = []  # of the servers that this process has started
 SOCKET = "PALESTRA_TESTS_FORKED"  # the environment variable that names the server's, in processes that it has forked
 LIBRARIES = ("gymnasium", "numba", "numpy", "pydantic", "rich.console", "safetensors.torch", "scipy", "torch", "typer")
-OF_STUDIES = (
-    "alembic",
-    "sqlalchemy",
-    "optuna.storages._rdb.storage",
-)  # of studies in databases, as most are that tests of sweeps begin
+# of studies in databases, as most are that tests of sweeps begin
+OF_STUDIES = ("alembic", "sqlalchemy", "optuna.storages._rdb.storage")
 COMMANDS = ("palestra.commands.starting", "palestra.commands.evaluating")
 PALESTRA = ("palestra.cli", *COMMANDS, "palestra.training", "palestra.evaluation", "palestra.sweeps.sweep", *OF_STUDIES)
 SERVING = ("palestra.serving.app", "palestra.serving.computing", "uvicorn", "transformers.models.llama.modeling_llama")
@@ -230,8 +227,9 @@ def serve(path: str, imported: list[str]) -> None:
 
         palestra.serving.runner.subprocess = FORKING  # type: ignore[attr-defined]
     yaml.compose = reading_once()
-    for finalizer in [each for each in weakref.finalize._registry if each.peek()[1].__module__ == "torch.library"]:  # type: ignore[attr-defined]
-        finalizer.atexit = False  # it takes operators of torch apart at the end of each process
+    for finalizer in weakref.finalize._registry:  # type: ignore[attr-defined]
+        if finalizer.peek()[1].__module__ == "torch.library":  # takes operators apart at the end of each process
+            finalizer.atexit = False
     prepare_guard()
     seen = load_kernels({})
     gc.enable()

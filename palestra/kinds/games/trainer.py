@@ -389,11 +389,11 @@ class Trainer(Training):
 
     def roll_out(self, role: str, num_rounds: int) -> Transitions:
         """Play on in the worlds of the player in that seat, and return its experience; counts env steps."""
-        return self.roll_out_of(_playing(self.player_of(role)), num_rounds)
+        return self.roll_out_of(self.player_of(role), num_rounds)
 
     def roll_out_of(self, player: Player, num_rounds: int) -> Transitions:
         """Do `roll_out` for a learning player, which need not be the one that `roles` names for a seat."""
-        return self._handed_out(player, self._play([player], num_rounds))
+        return self._handed_out(player, self._play([_playing(player)], num_rounds))
 
     def _handed_out(self, player: Player, by_role: Mapping[str, Transitions]) -> Transitions:
         """Show a roll-out of a player to the callbacks, and return its rows as one batch."""
