@@ -61,14 +61,12 @@ class Vector:
         self.gradient = torch.zeros_like(self.weights.data)
         self._gradients = self._views(self.gradient)
 
-    @torch.no_grad()
     def take_up(self) -> None:
         """Take up weights that something else has changed in the model."""
         if self.is_rounded:
             is_kept = self.weights.to(self.held.dtype) == self.held
             self.weights.copy_(torch.where(is_kept, self.weights, self.held.float()))
 
-    @torch.no_grad()
     def hand_over(self) -> None:
         """Give the model the weights, rounded."""
         if self.is_rounded:
