@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from palestra.runtime.statistics import estimate_mean_of_few
 Data = dict[str, Any]
 THREADS = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 ENV_STEPS = 3_276_800.0  # of a run of Connect Four, of all players together: those of ppo-connect_four
+PAST_INTERVALS = {"ppo": 320, "dqn": 1000}  # in Connect Four, in opt steps: twenty copies and more
 OPT_STEPS = 1000.0  # of a run of rock, paper, scissors
 BIASED = [[0, -1, 2], [1, 0, -1], [-2, 1, 0]]  # of rock, paper, scissors: rock wins twice as much
 
@@ -69,13 +71,13 @@ def rock_paper_scissors() -> Data:
     return config | {"stop": {"after": OPT_STEPS, "unit": "opt_steps"}}
 
 
-def connect_four() -> Data:
-    return shipped("ppo-connect_four") | {"stop": {"after": ENV_STEPS, "unit": "env_steps"}}
+def connect_four(algorithm: str) -> Data:
+    return shipped(f"{algorithm}-connect_four") | {"stop": {"after": ENV_STEPS, "unit": "env_steps"}}
 
 
-def connect_four_with_past_selves() -> Data:
-    config, roles = connect_four(), ("first", "second")
-    config["players"]["past"] = past_of("player", 320)
+def connect_four_with_past_selves(algorithm: str) -> Data:
+    config, roles = connect_four(algorithm), ("first", "second")
+    config["players"]["past"] = past_of("player", PAST_INTERVALS[algorithm])
     config["players"]["player"]["meets"] = [
         meeting(0.5, "player", "player", roles),
         *(meeting(0.25, *pair, roles) for pair in (("player", "past"), ("past", "player"))),
@@ -83,8 +85,19 @@ def connect_four_with_past_selves() -> Data:
     return config
 
 
-def connect_four_league() -> Data:
-    return shipped("ppo-connect_four-league") | {"stop": {"after": ENV_STEPS, "unit": "env_steps"}}
+def connect_four_league(algorithm: str) -> Data:
+    """The shipped league; with DQN, each of its three learners has a third of the env steps, and of the schedules."""
+    config = shipped("ppo-connect_four-league") | {"stop": {"after": ENV_STEPS, "unit": "env_steps"}}
+    if algorithm == "dqn":
+        learning = shipped("dqn-connect_four")["players"]["player"]["algorithm"]
+        learning["warmup_env_steps"] //= 3
+        for schedule in (learning["learning_rate"], learning["exploration"]["epsilon"]):
+            schedule["num_steps"] //= 3
+        for player in config["players"].values():
+            player |= {"interval": PAST_INTERVALS["dqn"]} if "past_of" in player else {"algorithm": learning}
+        for interval in (*(each["interval"] for each in config["evaluations"]), config["output"]["save"]):
+            interval["every"] = 5000.0
+    return config
 
 
 def polyhedra() -> Data:
@@ -150,9 +163,15 @@ def rho(run: RunData) -> Data:
 WORKS: dict[str, tuple[Callable[[], Data], Callable[[RunData], Data]]] = {
     "tic-tac-toe": (tic_tac_toe, exploited),
     "rock, paper, scissors": (rock_paper_scissors, mixed),
-    "Connect Four": (connect_four, won),
-    "Connect Four, past selves": (connect_four_with_past_selves, won),
-    "Connect Four, league": (connect_four_league, won),
+    **{
+        f"Connect Four, {algorithm.upper()}{what}": (partial(make, algorithm), won)
+        for algorithm in ("ppo", "dqn")
+        for what, make in (
+            (", alone", connect_four),
+            (", past selves", connect_four_with_past_selves),
+            (", league", connect_four_league),
+        )
+    },
     "polyhedra": (polyhedra, rho),
     "polyhedra, past selves": (polyhedra_with_past_selves, rho),
 }
