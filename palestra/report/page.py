@@ -161,6 +161,3 @@ def _media(run: RunData, room: int) -> tuple[list[Block], int]:
         kept = f", the last {MOST_MOMENTS} of {len(moments)}" if len(moments) > MOST_MOMENTS else ""
         blocks += [Strip(f"{name}{kept}", pictures)] if pictures else []
     return blocks, room
-
-
-MOST_CHARACTERS = 200  # of what a server has said

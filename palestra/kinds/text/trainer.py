@@ -71,7 +71,6 @@ class TextTrainer(Training):
     config: TextConfig  # more exact than that of Training
     run_config = TextConfig
     stored = StoredDialogues
-    counter_names = TextConfig.counters
     rated = ("tokens", "opt_steps", "env_steps")
     failures = (PromptTooLong, PromptRefused, AlgorithmFailed, JobFailed, CallFailed, BudgetReached)
     looks = (*Training.looks, Interval(every=1, unit="stages"))  # after imitation evaluations are due
