@@ -24,7 +24,7 @@ from palestra.report.overview import checkpoints_section, runs_section, setting_
 from palestra.report.reading import RunData, read_runs
 from palestra.report.timings import time_section, updates_section
 from palestra.run.kinds import Kind, kinds
-from palestra.storage.disk import Folder, RunFolderError, write_bytes
+from palestra.storage.disk import Folder, write_file
 
 HERE = Path(__file__).parent
 
@@ -37,19 +37,8 @@ def write_report(runs: Sequence[Path], out: Path | None) -> Path:
     """
     groups = group_runs(read_runs(runs))
     path = out or (runs[0] if len(runs) == 1 else Path()) / "report.html"
-    write_page(path, render_page(groups))
+    write_file(path, render_page(groups))
     return path
-
-
-def write_page(path: Path, content: str | bytes) -> None:
-    r"""Write a text, or the content of a file, atomically. Bytes of names that are no UTF-8 are written as \\udcff.
-
-    Raises RunFolderError if it cannot be written.
-    """
-    try:
-        write_bytes(path, content if isinstance(content, bytes) else content.encode(errors="backslashreplace"))
-    except OSError as error:
-        raise RunFolderError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 def render_page(groups: Sequence[Group]) -> str:
