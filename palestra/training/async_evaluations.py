@@ -9,7 +9,7 @@ resumed run plays them again.
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
@@ -200,12 +200,10 @@ class AsyncEvaluating(Evaluating):
         In a resumed run it must fail again, because that may have been recorded.
         """
         assert self.folder is not None
-        try:
+        with suppress(OSError, ValueError, LookupError, TypeError):  # there is none, or an evaluation
             filed = json.loads(self.folder.read(record_name(name, request.counters)))
             if filed == record_of(name, request, Answer(None, 0.0, filed["why"])):
                 return Answer(None, 0.0, filed["why"])
-        except (OSError, ValueError, LookupError, TypeError):
-            pass  # none, or an evaluation
         return None
 
     def _file(self, record: dict[str, Any]) -> None:
