@@ -170,7 +170,7 @@ class Plan:
         allowed, fault = 0, list[ConfigErrorItem]()
         for point in points:
             try:
-                allowed += self.excluded_by(self.space.config_at(point)) is None
+                allowed += self._allows(point)
             except ConfigError as error:
                 at = ", ".join(f"{key}={value}" for key, value in point.items())
                 fault = [ConfigErrorItem(item.path, f"{item.message} (at {at})") for item in error.errors]
