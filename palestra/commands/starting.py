@@ -38,7 +38,7 @@ def starting_config(name: str, words: Sequence[str]) -> BaseRunConfig:
     Raises ConfigError.
     """
     with checking():
-        shipped = {path.stem: path for path in shipped_configs()}
+        shipped = shipped_configs()
         is_alone = not words or "=" in words[0]
         if is_alone and name in shipped:
             return followed(shipped[name], words) or read_config(shipped[name], words)
@@ -146,7 +146,7 @@ def find_config(file: str, words: Sequence[str]) -> NamedConfig:
     if words and "=" not in words[0] and begun_by(file) is not None:
         title = " ".join([file, *(word for word in words[:2] if "=" not in word)])
         return NamedConfig(title, re.sub(r"[^\w.]+", "-", title), starting_config(file, words), [], None)
-    shipped = {path.stem: path for path in shipped_configs()}
+    shipped = shipped_configs()
     path = named_file(file)
     if path is not None and path == shipped.get(file):
         with checking():  # the user has typed what they name

@@ -414,7 +414,7 @@ def read_bases(files: Sequence[str], beside: Path) -> dict[str, BaseRunConfig]:
     beside: the folder in which their files are looked for before the shipped ones. Raises ConfigError with the errors
     of all.
     """
-    shipped = {path.stem: path for path in shipped_configs()}
+    shipped = shipped_configs()
     found, errors = {}, []
     for number, file in enumerate(files):
         path = beside / file
