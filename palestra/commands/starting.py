@@ -16,6 +16,20 @@ from palestra.run.shipped import is_path, named_file, shipped_configs, shipped_t
 from palestra.sweeps.config import is_sweep
 
 
+class NamedConfig(NamedTuple):
+    """A config as a command names it.
+
+    title: for messages. name: of its runs. source: the file, or the config itself. overrides: those that are not yet in
+    the config. note: a line for the user, or None.
+    """
+
+    title: str
+    name: str
+    source: Path | BaseRunConfig
+    overrides: list[str]
+    note: str | None
+
+
 def begun_by(name: str) -> Kind | None:
     """Return the kind of run whose first file a word begins: the name of an algorithm, or `fit`; None if none does.
 
@@ -63,7 +77,7 @@ def _all_first_words() -> str:
 
 
 @contextmanager
-def naming_remedies(found: "NamedConfig") -> Iterator[None]:
+def naming_remedies(found: NamedConfig) -> Iterator[None]:
     """Let errors name the command that helps: that of sweeps if the file is one, else the one that prints a config.
 
     The latter is named at the end of the last error, if an override names another game, algorithm or loss.
@@ -87,7 +101,7 @@ def _is_sweep(config: Path | BaseRunConfig) -> bool:
     return False
 
 
-def _remedy(found: "NamedConfig") -> str | None:
+def _remedy(found: NamedConfig) -> str | None:
     if isinstance(found.source, BaseRunConfig):
         return None
     try:
@@ -118,20 +132,6 @@ def _parts(data: Mapping[str, Any]) -> tuple[str, str, str | None]:
 def _name(part: Any) -> str:
     """Return the name of a part, which an override may have put in the part's place."""
     return part if isinstance(part, str) else part["name"]
-
-
-class NamedConfig(NamedTuple):
-    """A config as a command names it.
-
-    title: for messages. name: of its runs. source: the file, or the config itself. overrides: those that are not yet in
-    the config. note: a line for the user, or None.
-    """
-
-    title: str
-    name: str
-    source: Path | BaseRunConfig
-    overrides: list[str]
-    note: str | None
 
 
 def find_config(file: str, words: Sequence[str]) -> NamedConfig:
