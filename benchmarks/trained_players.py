@@ -41,7 +41,7 @@ def write_players(run: Path, folder: Path) -> None:
 
 
 def main() -> None:
-    configs = {path.stem: path for path in shipped_configs()}
+    configs = shipped_configs()
     with tempfile.TemporaryDirectory() as place:
         for name, config in CONFIGS.items():
             run = Path(place) / name

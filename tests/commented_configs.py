@@ -13,5 +13,5 @@ def commented(file: Path) -> str:
 
 
 if __name__ == "__main__":
-    for file in shipped_configs():
+    for file in shipped_configs().values():
         file.write_text(commented(file))

@@ -36,7 +36,7 @@ PRIORITIZED = {
 
 def pong(**replay: Any) -> dict[str, Any]:
     """The shipped training, made tiny: some 120 env steps through a buffer of 48, episodes cut off, sums of three."""
-    config = load_yaml(next(path for path in shipped_configs() if path.stem == "dqn-pong"))
+    config = load_yaml(shipped_configs()["dqn-pong"])
     config["game"]["wrappers"].insert(
         1, {"name": "gymnasium.wrappers:TimeLimit", "arguments": {"max_episode_steps": 19}}
     )

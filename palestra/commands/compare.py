@@ -29,9 +29,9 @@ def compare(
     with one_line_errors():
         from palestra.report.comparison import as_data, compare_groups, render_comparison, to_csv
         from palestra.report.groups import group_runs
-        from palestra.report.page import write_page
         from palestra.report.reading import play_afresh, read_moments
         from palestra.run.fetching import local_folders
+        from palestra.storage.disk import write_file
         from palestra.storage.records_file import plain
         from palestra.storage.stored_files import to_json
 
@@ -44,6 +44,6 @@ def compare(
         comparison = compare_groups(group_runs(found))
         render_comparison(console, comparison, iqm)
         if json is not None:
-            write_page(json, to_json(plain(as_data(comparison, dict(zip(folders, named, strict=True))))))
+            write_file(json, to_json(plain(as_data(comparison, dict(zip(folders, named, strict=True))))))
         if csv is not None:
-            write_page(csv, to_csv(comparison))
+            write_file(csv, to_csv(comparison))

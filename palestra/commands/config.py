@@ -30,7 +30,7 @@ def config(
     """
     from palestra.run.shipped import shipped_configs
 
-    if not words and (shipped := {path.stem: path for path in shipped_configs()}.get(name)) is not None:
+    if not words and (shipped := shipped_configs().get(name)) is not None:
         with one_line_errors_of_reading():
             print(shipped.read_text(), end="")  # which is complete, with its comments
         return

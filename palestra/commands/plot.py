@@ -38,9 +38,9 @@ def plot(
     """
     with one_line_errors():
         from palestra.report.drawn_tables import KINDS, plot_tables
-        from palestra.report.page import write_page
         from palestra.report.plots import plot_runs
         from palestra.run.fetching import local_folders
+        from palestra.storage.disk import write_file
 
         if kind not in ("curves", *KINDS):
             raise mistake("--kind", f"expected curves, {' or '.join(KINDS)}, got {kind!r}")
@@ -55,5 +55,5 @@ def plot(
                 drawn = plot_runs(folders, x, out.suffix[1:], metrics or (), single, errors.print, iqm)
             else:
                 drawn = plot_tables(folders, kind, out.suffix[1:], checkpoint, errors.print, metrics or ())
-        write_page(out, drawn.content)
+        write_file(out, drawn.content)
         say(f"{out}: {drawn.caption}")

@@ -41,7 +41,7 @@ def config_names(begun: str) -> list[str]:
     """
     from palestra.run.shipped import shipped_configs
 
-    names = [path.stem for path in shipped_configs() if path.stem.startswith(begun)]
+    names = [name for name in shipped_configs() if name.startswith(begun)]
     files = [path.name for path in sorted(Path().glob("*.yml")) if path.name.startswith(begun)]
     return [*names, *files] if names else []
 

@@ -16,6 +16,20 @@ from palestra.run.shipped import is_path, named_file, shipped_configs, shipped_t
 from palestra.sweeps.config import is_sweep
 
 
+class NamedConfig(NamedTuple):
+    """A config as a command names it.
+
+    title: for messages. name: of its runs. source: the file, or the config itself. overrides: those that are not yet in
+    the config. note: a line for the user, or None.
+    """
+
+    title: str
+    name: str
+    source: Path | BaseRunConfig
+    overrides: list[str]
+    note: str | None
+
+
 def begun_by(name: str) -> Kind | None:
     """Return the kind of run whose first file a word begins: the name of an algorithm, or `fit`; None if none does.
 
@@ -38,7 +52,7 @@ def starting_config(name: str, words: Sequence[str]) -> BaseRunConfig:
     Raises ConfigError.
     """
     with checking():
-        shipped = {path.stem: path for path in shipped_configs()}
+        shipped = shipped_configs()
         is_alone = not words or "=" in words[0]
         if is_alone and name in shipped:
             return followed(shipped[name], words) or read_config(shipped[name], words)
@@ -63,7 +77,7 @@ def _all_first_words() -> str:
 
 
 @contextmanager
-def naming_remedies(found: "NamedConfig") -> Iterator[None]:
+def naming_remedies(found: NamedConfig) -> Iterator[None]:
     """Let errors name the command that helps: that of sweeps if the file is one, else the one that prints a config.
 
     The latter is named at the end of the last error, if an override names another game, algorithm or loss.
@@ -87,7 +101,7 @@ def _is_sweep(config: Path | BaseRunConfig) -> bool:
     return False
 
 
-def _remedy(found: "NamedConfig") -> str | None:
+def _remedy(found: NamedConfig) -> str | None:
     if isinstance(found.source, BaseRunConfig):
         return None
     try:
@@ -120,20 +134,6 @@ def _name(part: Any) -> str:
     return part if isinstance(part, str) else part["name"]
 
 
-class NamedConfig(NamedTuple):
-    """A config as a command names it.
-
-    title: for messages. name: of its runs. source: the file, or the config itself. overrides: those that are not yet in
-    the config. note: a line for the user, or None.
-    """
-
-    title: str
-    name: str
-    source: Path | BaseRunConfig
-    overrides: list[str]
-    note: str | None
-
-
 def find_config(file: str, words: Sequence[str]) -> NamedConfig:
     """Find the config that the first arguments of a command name.
 
@@ -146,7 +146,7 @@ def find_config(file: str, words: Sequence[str]) -> NamedConfig:
     if words and "=" not in words[0] and begun_by(file) is not None:
         title = " ".join([file, *(word for word in words[:2] if "=" not in word)])
         return NamedConfig(title, re.sub(r"[^\w.]+", "-", title), starting_config(file, words), [], None)
-    shipped = {path.stem: path for path in shipped_configs()}
+    shipped = shipped_configs()
     path = named_file(file)
     if path is not None and path == shipped.get(file):
         with checking():  # the user has typed what they name

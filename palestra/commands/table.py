@@ -21,9 +21,9 @@ def table(
 ) -> None:
     """Write the records of runs as a tidy table: run, seed, counters such as opt_steps, name, value."""
     with one_line_errors():
-        from palestra.report.page import write_page
         from palestra.run.fetching import local_folders
         from palestra.run.tables import chosen_names, rows_of_runs, to_csv, to_parquet, write_csv
+        from palestra.storage.disk import write_file
 
         with local_folders(with_runs_of_sweeps(runs)) as folders:
             found = rows_of_runs(folders, errors.print)
@@ -36,6 +36,6 @@ def table(
                 return
             found = found._replace(rows=list(found.rows))
         if csv is not None:
-            write_page(csv, to_csv(found))
+            write_file(csv, to_csv(found))
         if parquet is not None:
-            write_page(parquet, to_parquet(found))
+            write_file(parquet, to_parquet(found))

@@ -34,6 +34,6 @@ def trials(
         console.print(trial_lines(sweep, shown), soft_wrap=True)
         console.print(counts_text(list(map(state_of, sweep.trials))))
         if csv is not None:
-            from palestra.report.page import write_page
+            from palestra.storage.disk import write_file
 
-            write_page(csv, to_csv(sweep, shown))
+            write_file(csv, to_csv(sweep, shown))

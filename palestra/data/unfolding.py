@@ -15,17 +15,13 @@ class UnfoldedError(ValueError):
     """A file that cannot be read, or not in the memory that it may take. The message says what was expected."""
 
 
-def most_memory(num_bytes: int, ratio: int) -> int:
-    """Return the bytes of memory that a file of that size may take: `ratio` times as many, at least LEAST.
-
-    They are never more than the machine has.
-    """
-    return min(max(LEAST, ratio * num_bytes), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-
-
 def require_room(wanted: int, num_bytes: int, ratio: int) -> None:
-    """Raise UnfoldedError if a file of that size would take more memory than it may."""
-    if wanted > (most := most_memory(num_bytes, ratio)):
+    """Raise UnfoldedError if a file of that size would take more memory than it may.
+
+    It may take `ratio` times as many bytes, at least LEAST, and never more than the machine has.
+    """
+    most = min(max(LEAST, ratio * num_bytes), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    if wanted > most:
         told = f"expected at most {most / 2**30:,.1f} GiB of memory for a file of {num_bytes:,} bytes"
         raise UnfoldedError(f"{told}, got one that takes {wanted / 2**30:,.1f} GiB or more")
 

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from palestra.games.spaces import Space
-from palestra.randomness import fold, random_normals
 from palestra.runtime.compiling import njit
 
 Array = np.ndarray[Any, Any]
@@ -80,14 +79,6 @@ def flat_size(spaces: dict[str, Space]) -> int:
 def zeros_of(spaces: Mapping[str, Space], *num: int, device: torch.device | None = None) -> dict[str, Tensor]:
     """Make an observation of zeros: (*num, ...) by entry."""
     return {name: torch.zeros(*num, *space.shape, dtype=space.dtype, device=device) for name, space in spaces.items()}
-
-
-def random_observations(spaces: dict[str, Space], keys: Tensor) -> dict[str, Tensor]:
-    """Draw observations of standard normal numbers, one per key, int64 (B,), to compare two implementations."""
-    return {
-        name: random_normals(fold(keys, place), prod(space.shape)).view(-1, *space.shape).to(space.dtype)
-        for place, (name, space) in enumerate(spaces.items())
-    }
 
 
 def presence(points: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Curves over training: the scores of evaluations, those that a game finds itself, and the metrics of the players."""
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from matplotlib.figure import Figure
@@ -67,7 +67,10 @@ def metric_grids(groups: Sequence[Group], names: Sequence[str], figures: Figures
         title = label("/".join(words if kind == "dialogues" else words[1:]) or name)
         curves = [metric_curve(group, name, unit) for group in groups]
         drawn = _figure(title, label(name), title, curves, [], unit, figures)
-        grids.setdefault(_owner(name, players), []).append(drawn)
+        owner = kind.capitalize()
+        if kind == "players":  # what learns besides those of the configs is a model
+            owner = f"Player {words[0]}" if words[0] in players else label(words[0]).capitalize()
+        grids.setdefault(owner, []).append(drawn)
     return [block for owner, grid in grids.items() for block in (Heading(owner), FigureGrid(grid))]
 
 
@@ -150,15 +153,6 @@ def _numbers(curves: Sequence[Curve], measure: str, unit: str) -> Table | None:
     ]
     head = [label(unit), *(["group"] if len(curves) > 1 else []), measure]
     return Table(f"{measure} over {label(unit)}", head, rows) if rows else None
-
-
-def _owner(name: str, players: Collection[str]) -> str:
-    """Say whose metric it is. players: those of the configs; what learns besides is a model."""
-    kind, _, rest = name.partition("/")
-    learner = rest.partition("/")[0]
-    if kind != "players":
-        return kind.capitalize()
-    return f"Player {learner}" if learner in players else label(learner).capitalize()
 
 
 # ---- scores that a game finds itself --------------------------------------------------------------------------

@@ -23,8 +23,8 @@ from palestra.report.learning import curves_section, metrics_section, scores_sec
 from palestra.report.overview import checkpoints_section, runs_section, setting_section
 from palestra.report.reading import RunData, read_runs
 from palestra.report.timings import time_section, updates_section
-from palestra.run.kinds import Kind, kinds
-from palestra.storage.disk import Folder, RunFolderError, write_bytes
+from palestra.run.kinds import kinds
+from palestra.storage.disk import Folder, write_file
 
 HERE = Path(__file__).parent
 
@@ -37,19 +37,8 @@ def write_report(runs: Sequence[Path], out: Path | None) -> Path:
     """
     groups = group_runs(read_runs(runs))
     path = out or (runs[0] if len(runs) == 1 else Path()) / "report.html"
-    write_page(path, render_page(groups))
+    write_file(path, render_page(groups))
     return path
-
-
-def write_page(path: Path, content: str | bytes) -> None:
-    r"""Write a text, or the content of a file, atomically. Bytes of names that are no UTF-8 are written as \\udcff.
-
-    Raises RunFolderError if it cannot be written.
-    """
-    try:
-        write_bytes(path, content if isinstance(content, bytes) else content.encode(errors="backslashreplace"))
-    except OSError as error:
-        raise RunFolderError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 def render_page(groups: Sequence[Group]) -> str:
@@ -79,6 +68,7 @@ def render_sections(title: str, lead: Sequence[str], sections: Sequence[Section]
 
 
 def _sections_of_training(groups: Sequence[Group], figures: Figures) -> list[Section]:
+    own = {kind: [group for group in groups if issubclass(group.runs[0].kind, kind.config)] for kind in kinds()}
     return [
         runs_section(groups),
         curves_section(groups, figures),
@@ -86,17 +76,13 @@ def _sections_of_training(groups: Sequence[Group], figures: Figures) -> list[Sec
         *updates_section(groups, figures),
         *([comparison_section(groups)] if len(groups) > 1 else []),
         evaluations_section(groups),
-        *(part for kind in kinds() for part in kind.sections(_of_kind(groups, kind), figures)),
+        *(part for kind, those in own.items() for part in kind.sections(those, figures)),
         *media_section(groups),
         time_section(groups, figures),
         metrics_section(groups, figures),
         checkpoints_section(groups),
         setting_section(groups),
     ]
-
-
-def _of_kind(groups: Sequence[Group], kind: Kind) -> list[Group]:
-    return [group for group in groups if issubclass(group.runs[0].kind, kind.config)]
 
 
 def _shown(value: Any) -> Any:
@@ -112,8 +98,8 @@ def _lead(group: Group) -> str:
     facts = [run.subject or "unknown", *(run.learning if not run.players else ())]
     for name, entry in run.players.items():
         keys = (("algorithm", "name"), ("scripted",), ("from_run",), ("torch_module",), ("from_model",))
-        kinds = [under(entry, *each) for each in keys]
-        facts += [f"{name} by {kind}" for kind in kinds if kind][:1]
+        found = [under(entry, *each) for each in keys]
+        facts += [f"{name} by {what}" for what in found if what][:1]
     facts += [f"{len(group.runs)} runs"] if len(group.runs) > 1 else []
     return f"{group.label}: {', '.join(facts)}"
 
@@ -121,7 +107,7 @@ def _lead(group: Group) -> str:
 MOST_MOMENTS = 4  # of one name in one run
 MOST_BYTES = 4 << 20  # of a file that the page holds
 MOST_BYTES_OF_PAGE = 24 << 20
-KINDS = {b"\x89PNG": "image/png", b"GIF8": "image/gif"}
+IMAGE_TYPES = {b"\x89PNG": "image/png", b"GIF8": "image/gif"}
 
 
 def media_section(groups: Sequence[Group]) -> list[Section]:
@@ -150,17 +136,14 @@ def _media(run: RunData, room: int) -> tuple[list[Block], int]:
             content = b""
             with suppress(OSError):  # as of a file that is too large
                 content = Folder(run.path, *folders).read(file, max_bytes=min(MOST_BYTES, room))
-            if (kind := KINDS.get(content[:4])) is None:
+            if (image_type := IMAGE_TYPES.get(content[:4])) is None:
                 blocks.append(Note(f"{media.path} is not shown: it is larger than {MOST_BYTES >> 20} MiB, or damaged."))
                 continue
             room -= len(content)
             counted = {label(name).removesuffix("s"): record.get(name) for name in reversed(run.kind.axes)}
             steps = ", ".join(f"{unit} {count:,}" for unit, count in counted.items() if isinstance(count, int))
-            source, text = f"data:{kind};base64,{b64encode(content).decode()}", printable(f"{name}, {steps}")
+            source, text = f"data:{image_type};base64,{b64encode(content).decode()}", printable(f"{name}, {steps}")
             pictures.append(Picture(Markup('<img src="{}" alt="{}">').format(source, text), steps))
         kept = f", the last {MOST_MOMENTS} of {len(moments)}" if len(moments) > MOST_MOMENTS else ""
         blocks += [Strip(f"{name}{kept}", pictures)] if pictures else []
     return blocks, room
-
-
-MOST_CHARACTERS = 200  # of what a server has said

@@ -19,7 +19,7 @@ from palestra.recording.results import label, thinned
 from palestra.report.blocks import Block, Cell, Code, Facts, FigureGrid, Heading, Legend, Note, Section, Table
 from palestra.report.figures import Figures
 from palestra.report.overview import MOST_ROWS, facts_of, named_texts
-from palestra.report.page import render_sections, write_page
+from palestra.report.page import render_sections
 from palestra.report.sweep_figures import (
     BAR_HEIGHT,
     ValueRange,
@@ -41,6 +41,7 @@ from palestra.report.sweep_reading import (
     point_text,
     trial_curves,
 )
+from palestra.storage.disk import write_file
 from palestra.sweeps.config import SweepConfig
 from palestra.sweeps.naming import parameter_text
 from palestra.sweeps.space import ChoiceConfig, DimensionConfig, IntegerConfig, LogConfig, UniformConfig, has_key
@@ -57,7 +58,7 @@ def write_sweep_report(path: Path, out: Path | None) -> Path:
     line = f"A sweep over {', '.join(data.bases)} for the {_wanted(data.config)}: {data.counts_text}."
     sections = [_overview(data), *figure_sections(data, Figures()), _trials_section(data), _setting_section(data)]
     page = out or path / "report.html"
-    write_page(page, render_sections(path.resolve().name, [line, best_text(data)], sections))
+    write_file(page, render_sections(path.resolve().name, [line, best_text(data)], sections))
     return page
 
 

@@ -261,7 +261,7 @@ class BaseRunConfig(Config):
 
     def learning_keys(self) -> list[str]:
         """Return where the hyperparameters stand by which it learns, as dotted keys."""
-        return []
+        return [f"players.{name}" for name in self.learners()]
 
     def plan(self) -> list[str]:
         """Return lines that say what the run does, besides its stages."""
@@ -366,6 +366,9 @@ class EvaluatedRunConfig(BaseRunConfig):
 
     def measured(self) -> Sequence[Any]:
         return self.evaluations
+
+    def measures_of_games(self) -> dict[str, GameMeasures]:
+        return {each.name: GameMeasures([], ()) for each in self.evaluations}
 
     def decisive(self) -> BestConfig | None:
         return self.best

@@ -14,9 +14,9 @@ from palestra.storage.disk import RunFolderError
 FILE_ENDINGS = (".yml", ".yaml", ".json")
 
 
-def shipped_configs() -> list[Path]:
-    """The config files of runs that come with palestra."""
-    return sorted(path for folder in _config_folders() for path in folder.glob("*.yml"))
+def shipped_configs() -> dict[str, Path]:
+    """The config files of runs that come with palestra, by name."""
+    return {path.stem: path for path in sorted(p for folder in _config_folders() for p in folder.glob("*.yml"))}
 
 
 def shipped_tournaments() -> dict[str, Path]:
@@ -36,7 +36,7 @@ def named_file(name: str | Path) -> Path | None:
     It is NAME in the working directory; if palestra ships a config of that name, else NAME.yml there; else the shipped
     config.
     """
-    shipped = {path.stem: path for path in shipped_configs()}
+    shipped = shipped_configs()
     candidates = [Path(name), *([Path(f"{name}.yml"), shipped[str(name)]] if str(name) in shipped else [])]
     return next((path for path in candidates if path.is_file()), None)
 
@@ -48,7 +48,7 @@ def file_of(name: str | Path) -> Path:
         return found
     why = why_no_file(str(name))
     if not is_path(str(name)) and not Path(f"{name}.yml").is_file():
-        shipped = [path.stem for path in shipped_configs()]
+        shipped = shipped_configs()
         why = f"expected a file or one of the shipped configs ({', '.join(shipped)}), got {str(name)!r}"
         why += nearest_hint(str(name), shipped)
     raise ConfigError.at(str(name), why)
@@ -65,8 +65,7 @@ def why_no_file(name: str) -> str:
     if (with_ending := Path(f"{name}.yml")).is_file():
         return f"{missing}; did you mean {with_ending}?"
     stem = Path(name).stem
-    ships = stem in {path.stem for path in shipped_configs()}
-    return f"{missing}; palestra ships a config under the name {stem}" if ships else missing
+    return f"{missing}; palestra ships a config under the name {stem}" if stem in shipped_configs() else missing
 
 
 PREFIX = "palestra:"

@@ -77,11 +77,6 @@ class Replica:
         """Return the value of replica 0."""
         return self.each(what, value if self.leads else None)[0]  # type: ignore[return-value]
 
-    def to_leader(self, what: str, value: T) -> list[T] | None:
-        """As `each`, but replica 0 alone gets the values; the others get None."""
-        found = self.each(what, value, to_first=True)
-        return found if self.leads else None
-
     def mean(
         self, gradient: Tensor, metrics: Mapping[str, Any], weight: Tensor | float | None = None
     ) -> tuple[Tensor, dict[str, Any]]:

@@ -336,6 +336,17 @@ def write_bytes(path: Path, content: bytes) -> None:
     Folder(path.parent).write(path.name, content)
 
 
+def write_file(path: Path, content: str | bytes) -> None:
+    r"""Write a text, or the content of a file, atomically. Bytes of names that are no UTF-8 are written as \\udcff.
+
+    Raises RunFolderError if it cannot be written.
+    """
+    try:
+        write_bytes(path, content if isinstance(content, bytes) else content.encode(errors="backslashreplace"))
+    except OSError as error:
+        raise RunFolderError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
 def plain_path(folder: Folder, name: str) -> Path:
     """The path of a file to be read. Raises RefusedPathError for a link, a pipe, or what is larger than any config."""
     if folder.kind(name) is not None:

@@ -66,9 +66,9 @@ class WaysOn:
         others = [f"trainer.{call}" for call in self._calls if not call.startswith("set_model")]
         return "; ".join([loaded, *others, *then, "trainer.fit()"])
 
-    def _in_shell_or_python(self, command: str, method: str, arguments: str, *then: str) -> str:
+    def _in_shell_or_python(self, command: str, run: str, *then: str) -> str:
         needs_python = self._calls or self._is_of_a_script or self.trainer_class != STOCK
-        return self._in_python(method, arguments, *then) if needs_python else command
+        return self._in_python("load", run, *then) if needs_python else command
 
     def _in_python(self, method: str, arguments: str, *then: str) -> str:
         where = "in the script that began it" if self._is_of_a_script else "in Python"
@@ -80,18 +80,18 @@ class WaysOn:
         """The way on from the last checkpoint, which also sends what the recorders and the mirror lack."""
         if not (self.has_checkpoint or self.has_calls):
             return None
-        return self._in_shell_or_python(f"palestra resume {self._quoted}", "load", self._written)
+        return self._in_shell_or_python(f"palestra resume {self._quoted}", self._written)
 
     def to_resume_mirror(self, url: str) -> str:
         """The way on from the mirror, in a new folder."""
-        return self._in_shell_or_python(f"palestra resume {url} --run DIR", "load", f"{url!r}, into='DIR'")
+        return self._in_shell_or_python(f"palestra resume {url} --run DIR", f"{url!r}, into='DIR'")
 
     def to_extend(self, change: str) -> str | None:
         """The way to another end of the run, such as stop.after=100."""
         if not self.has_checkpoint:
             return None
         command = f"palestra extend {self._quoted} {change}"
-        return self._in_shell_or_python(command, "load", self._written, f"trainer.extend([{change!r}])")
+        return self._in_shell_or_python(command, self._written, f"trainer.extend([{change!r}])")
 
     def to_branch(self, checkpoint: str = "latest") -> str | None:
         """The way to a new run that begins with the state of a checkpoint and a changed key.

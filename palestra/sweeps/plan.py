@@ -170,7 +170,7 @@ class Plan:
         allowed, fault = 0, list[ConfigErrorItem]()
         for point in points:
             try:
-                allowed += self.excluded_by(self.space.config_at(point)) is None
+                allowed += self._allows(point)
             except ConfigError as error:
                 at = ", ".join(f"{key}={value}" for key, value in point.items())
                 fault = [ConfigErrorItem(item.path, f"{item.message} (at {at})") for item in error.errors]
@@ -414,7 +414,7 @@ def read_bases(files: Sequence[str], beside: Path) -> dict[str, BaseRunConfig]:
     beside: the folder in which their files are looked for before the shipped ones. Raises ConfigError with the errors
     of all.
     """
-    shipped = {path.stem: path for path in shipped_configs()}
+    shipped = shipped_configs()
     found, errors = {}, []
     for number, file in enumerate(files):
         path = beside / file

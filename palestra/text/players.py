@@ -169,9 +169,6 @@ class TextPlayer:
                 if self.algorithm.teacher is not None:
                     self.teacher = named_script(self.algorithm.teacher, game, roles)
 
-    def learns_in(self, epoch: int) -> bool:
-        return self.algorithm is not None and self.config.updates.learns(epoch)
-
     def writer(self) -> Writer:
         return Writer(self.name, self.model, self.config.sampling, self.config.num_retries)
 
@@ -179,7 +176,7 @@ class TextPlayer:
         """Return the job by which the player learns from roll-outs; None if there is nothing to learn from."""
         assert self.algorithm is not None
         config: JobConfig = self.algorithm.config
-        read = rollouts if self.algorithm.all_epochs else rollouts.of_epoch(epoch)
+        read = rollouts if self.algorithm.all_epochs else Rollouts(r for r in rollouts.rows if r.epoch == epoch)
         self.chosen = chosen_examples(self.algorithm, read, torch.tensor([key]))
         temperature = self.config.sampling.temperature if config.loss.name == "policy_gradient" else 1.0
         return self._job(self.chosen, config, temperature)

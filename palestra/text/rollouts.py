@@ -88,10 +88,6 @@ class Rollouts:
         """Return the decisions of a player, in every role that it has."""
         return [row for row in self.rows if row.player == player]
 
-    def of_epoch(self, epoch: int) -> Self:
-        """Return the decisions of one epoch."""
-        return type(self)(row for row in self.rows if row.epoch == epoch)
-
     def dialogues(self) -> Iterator[list[DecisionRow]]:
         """Yield the decisions of each dialogue, in order.
 

@@ -9,11 +9,11 @@ resumed run plays them again.
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any
 
 from palestra.evaluation.config import EvaluatorsConfig
 from palestra.recording.results import Task
@@ -44,7 +44,7 @@ class Answer:
 
 
 class EvaluationJob(Job):
-    """A request to play one evaluation.
+    """A request to play one evaluation, with its answer once it is there.
 
     num: of games or items per pairing. with_scripted: whether pairings in which no player learns are played too. state:
     that by which to evaluate, and the counters. task: its progress, which the display shows. file: is called with the
@@ -83,13 +83,6 @@ class EvaluationJob(Job):
         self.answer.set_result(answer)
 
 
-class PendingEvaluation(NamedTuple):
-    """An evaluation that was handed to the processes. task: its progress. answer: its result, once it is there."""
-
-    task: Task
-    answer: Future[Answer]
-
-
 @dataclass
 class Batch:
     """The evaluations that were requested at one safe point.
@@ -100,7 +93,7 @@ class Batch:
 
     request: EvaluationRequest
     state: dict[str, Any]
-    pending: dict[str, PendingEvaluation] = field(default_factory=dict)
+    pending: dict[str, EvaluationJob] = field(default_factory=dict)
 
     def records(self) -> list[dict[str, Any]]:
         return [record_of(name, self.request, each.answer.result()) for name, each in self.pending.items()]
@@ -187,20 +180,19 @@ class AsyncEvaluating(Evaluating):
             if not batch.pending:
                 batch.pending = {name: self._start(name, batch) for name in batch.request.names}
 
-    def _start(self, name: str, batch: Batch) -> PendingEvaluation:
+    def _start(self, name: str, batch: Batch) -> EvaluationJob:
         request = batch.request
         task = request.task(self.evaluations, name)
         task.name = f"{name} of opt step {request.counters['opt_steps']}"
         state = batch.state | {"counters": request.counters}
         num = self.evaluations.num(name, request.is_final)
-        if (failed := self._failed_before(name, request)) is not None:
-            known: Future[Answer] = Future()
-            known.set_result(failed)
-            return PendingEvaluation(task, known)
         scripted = request.with_scripted
         job = EvaluationJob(name, num, scripted, state, task, lambda found: self._file(record_of(name, request, found)))
-        self.jobs.put(job)
-        return PendingEvaluation(task, job.answer)
+        if (failed := self._failed_before(name, request)) is None:
+            self.jobs.put(job)
+        else:
+            job.answer.set_result(failed)
+        return job
 
     def _failed_before(self, name: str, request: EvaluationRequest) -> Answer | None:
         """The answer of an evaluation that has failed before, else None.
@@ -208,12 +200,10 @@ class AsyncEvaluating(Evaluating):
         In a resumed run it must fail again, because that may have been recorded.
         """
         assert self.folder is not None
-        try:
+        with suppress(OSError, ValueError, LookupError, TypeError):  # there is none, or an evaluation
             filed = json.loads(self.folder.read(record_name(name, request.counters)))
             if filed == record_of(name, request, Answer(None, 0.0, filed["why"])):
                 return Answer(None, 0.0, filed["why"])
-        except (OSError, ValueError, LookupError, TypeError):
-            pass  # none, or an evaluation
         return None
 
     def _file(self, record: dict[str, Any]) -> None:

@@ -78,7 +78,9 @@ class Lockstep:
             self.replica.exchange = exchange
             for each in self.followers:
                 each.replica.exchange, each.replica.link = exchange, replica.link
-                each._take_over(training)
+                own = each.training  # `extend` may have changed the leader's since the last `fit`
+                own.run.config = training.run.config
+                own.finished, own.end_reason, own.is_cut = training.finished, training.end_reason, training.is_cut
             for thread in threads:
                 thread.start()
             try:
@@ -126,12 +128,6 @@ class Lockstep:
             what = f"because set_model({role!r}, ...) hands over what cannot be copied ({failure(error)})"
             raise ConfigError.at("num_replicas", f"expected 1, {what}, got {self.replica.num}") from error
 
-    def _take_over(self, leader: Any) -> None:
-        """Take over what `extend` may have changed since the last `fit`."""
-        training = self.training
-        training.run.config = leader.run.config
-        training.finished, training.end_reason, training.is_cut = leader.finished, leader.end_reason, leader.is_cut
-
     def _follow(self, call: Callable[[Any], object]) -> None:
         """Do what the leader does, in a thread of one's own."""
         exchange, place = self.replica.exchange, self.replica.place
@@ -160,11 +156,8 @@ class Lockstep:
 
     def agree_on_end(self) -> None:
         """Let the first reason to end the run that a replica has be that of all."""
-        reasons = [
-            reason for reason in self.replica.each("what is due", self.training.end_reason) if reason is not None
-        ]
-        if reasons:
-            self.training.end_reason = reasons[0]
+        reasons = self.replica.each("what is due", self.training.end_reason)
+        self.training.end_reason = next((reason for reason in reasons if reason is not None), None)
 
     def agree_to_leave(self, save_is_due: bool, pauses: bool, received: int | None) -> tuple[bool, bool]:
         """Return whether the leader has to save, and whether all leave.
@@ -201,11 +194,6 @@ class Lockstep:
         if self.replica.num_means == self._num_means:
             raise TrainingFailed(without_mean(player, type(self.training)))
         self._average_buffers(player.nets.values())
-
-    def share_statistics(self, game: Any) -> None:
-        """Let replicas have the running statistics of observations and rewards in common."""
-        for each in game.statistics():
-            each.begin_sharing()
 
     def join_statistics(self, game: Any, added: Callable[[], list[Any]]) -> None:
         """Give all replicas the same running statistics of observations and rewards, which they have in common.
@@ -335,8 +323,8 @@ class Lockstep:
             return state
         common = common_states(self.training.learners, state)
         own = unshared(state, common)
-        of_all = self.replica.to_leader("states", (digests(shared(state, common)), own))
-        if of_all is None:
+        of_all = self.replica.each("states", (digests(shared(state, common)), own), to_first=True)
+        if not self.replica.leads:
             return None
         for index, (told, _) in enumerate(of_all):
             if parts := [*differing(told, of_all[0][0])]:

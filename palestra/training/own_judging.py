@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from palestra.config import PositiveInt
 from palestra.evaluation.config import TimedEvaluationConfig
 from palestra.evaluation.evaluator import Watch
-from palestra.evaluation.measures import GameMeasures, MeasuredSet
+from palestra.evaluation.measures import MeasuredSet
 from palestra.run.base import EvaluatedRunConfig
 from palestra.runtime.scores import SEAT, DeclaredScore
 from palestra.training.checks import TrainingFailed
@@ -42,9 +42,6 @@ class JudgedRunConfig(EvaluatedRunConfig):
     def measured(self) -> list[MeasuredSet]:
         names = [score.name for score in self.scores]
         return [MeasuredSet(each.name, each.interval, names) for each in self.evaluations]
-
-    def measures_of_games(self) -> dict[str, GameMeasures]:
-        return {each.name: GameMeasures([], ()) for each in self.evaluations}
 
     def judged_by(self, evaluation: str) -> list[JudgementConfig]:
         return [each for each in self.evaluations if each.name == evaluation]

@@ -208,7 +208,10 @@ class Training:
         with nullcontext() if loaded is None else loaded.fitting():
             state, is_branch = self.lockstep.begin(loaded)
             if is_branch:
-                self._begin_branch(state)
+                self.load_state_dict(self.state_of_branch(state))
+                for callback in self.callbacks:
+                    callback.begin_branch()
+                self.finished = False  # a branch from the end of a run evaluates once, and ends
             elif state is not None:
                 self.load_state_dict(state)
         self._tell_beginning(loaded)
@@ -250,13 +253,6 @@ class Training:
             self.log(f"{place} branches off {loaded.folder}, opt step {self.opt_steps}")
         elif run.resumed:
             self.log(f"{place} has no checkpoint: it starts at 0")
-
-    def _begin_branch(self, state: dict[str, Any]) -> None:
-        """Begin with the state of a replica of the run that a new one branches off."""
-        self.load_state_dict(self.state_of_branch(state))
-        for callback in self.callbacks:
-            callback.begin_branch()
-        self.finished = False  # a branch from the end of a run evaluates once, and ends
 
     def _end_epoch(self) -> None:
         """Call `after_epoch`, and do what is due."""

@@ -21,7 +21,7 @@ from palestra.kinds.text.starting import text_algorithms
 from palestra.run.shipped import shipped_configs
 
 ROOT = Path(__file__).parents[2]
-SHIPPED = {path.stem: path for path in shipped_configs()}
+SHIPPED = shipped_configs()
 GAMES = [name for name in names_of(members_of(AnyGameConfig)) if name not in ("gymnasium", "spaces")]
 OWN_GAMES = {
     "pennies:Pennies": {"num_rounds": 4},

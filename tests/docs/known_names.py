@@ -69,7 +69,7 @@ def is_command(line: str) -> bool:
 
 
 def is_shipped(name: str) -> bool:
-    return name in {path.stem for path in shipped_configs()}
+    return name in shipped_configs()
 
 
 def is_in_python(name: str) -> bool:

@@ -49,7 +49,7 @@ def test_an_algorithm_plays_what_the_table_says(actions: str, monkeypatch: pytes
 
 def test_it_names_every_shipped_config_of_an_environment_or_its_like() -> None:
     named = {name for name in re.findall(r"`([a-z0-9_-]+)`", PAGE) if is_shipped(name)}
-    environments = {p.stem.split("-")[1] for p in shipped_configs() if kind_of_run(load_yaml(p)) is RunConfig}
+    environments = {p.stem.split("-")[1] for p in shipped_configs().values() if kind_of_run(load_yaml(p)) is RunConfig}
     assert environments == {name.split("-")[1] for name in named}
 
 

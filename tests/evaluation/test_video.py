@@ -89,7 +89,7 @@ def test_an_environment_that_cannot_be_drawn_is_told(tmp_path: Path) -> None:
 
 def test_the_command_line_films_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("palestra.run.run.plot_scores", lambda *_: None)
-    (config,) = [path for path in shipped_configs() if path.stem == "dqn-cartpole"]
+    config = shipped_configs()["dqn-cartpole"]
     run = str(tmp_path / "run")
     changes = ["game.id=tests.gym_oddities:Drawn-v0", "game.arguments={}", "stop={after: 2, unit: opt_steps}"]
     changes += ["players.agent.algorithm.warmup_env_steps=8", "num_worlds=1", "evaluations.0.final_num_games=2"]

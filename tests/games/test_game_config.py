@@ -23,7 +23,7 @@ from palestra.run.shipped import shipped_configs
 
 CPU = torch.device("cpu")
 GAMES: dict[str, dict[str, Any]] = {
-    "polyhedra": load_yaml(next(path for path in shipped_configs() if path.stem == "dqn-polyhedra"))["game"],
+    "polyhedra": load_yaml(shipped_configs()["dqn-polyhedra"])["game"],
     "nim": {"name": "nim", "num_heaps": 3, "max_stones": 3, "observation": PLAIN},
     "connect_four": {
         "name": "connect_four",
@@ -84,7 +84,7 @@ GAMES: dict[str, dict[str, Any]] = {
         "always_legal": True,
         "observation": PLAIN,
     },
-    "gymnasium": load_yaml(next(path for path in shipped_configs() if path.stem == "dqn-cartpole"))["game"],
+    "gymnasium": load_yaml(shipped_configs()["dqn-cartpole"])["game"],
 }
 DICE = """
 import torch

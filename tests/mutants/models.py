@@ -45,7 +45,7 @@ MODELS = [
         ("self.replica.mean(changes, own, self.learner.num_items)", "self.replica.mean(changes, own)"),
         ("torch.where(now == before, 0.0, now - before)", "now - before"),
         ("if self.replica.num_means == self._num_means:", "if False:"),
-        ("return next((each for is_finite, each in told if not is_finite), key)", "return key"),
+        ("first = next((each for is_finite, each in of_all if not is_finite), key)", "first = key"),
     ),
     *mutants(
         "kinds/data/trainer.py",

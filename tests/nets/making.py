@@ -1,5 +1,6 @@
 """Networks and observations for tests."""
 
+from math import prod
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from palestra.config import Config, check
 from palestra.games.game import Observation
 from palestra.games.spaces import Space
 from palestra.nets import AnyNetConfig, NetConfig, make_net
+from palestra.randomness import fold, random_normals
 
 
 class FeedForwardHolder(Config):
@@ -37,3 +39,11 @@ def observe(spaces: dict[str, Space], *num: int) -> Observation:
         return (3.0 * torch.randn(*num, *space.shape, generator=generator)).to(space.dtype)
 
     return {name: entry(space) for name, space in spaces.items()}
+
+
+def random_observations(spaces: dict[str, Space], keys: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Draw observations of standard normal numbers, one per key, int64 (B,), to compare two implementations."""
+    return {
+        name: random_normals(fold(keys, place), prod(space.shape)).view(-1, *space.shape).to(space.dtype)
+        for place, (name, space) in enumerate(spaces.items())
+    }

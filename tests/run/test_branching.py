@@ -249,7 +249,7 @@ def test_fields_of_an_algorithm_of_ones_own_say_what_a_branch_may_change(make_co
     ],
 )
 def test_what_an_algorithm_stores_may_not_change_in_a_branch(file: str, keys: list[str]) -> None:
-    config = read_config(next(path for path in shipped_configs() if path.stem == file))
+    config = read_config(shipped_configs()[file])
     free = ["optimizer.beta1", "objective.epsilon.value", "entropy_coefficient.value", "loss.expectile", "target.tau"]
     assert [key for key in [*keys, *free] if is_fixed(f"players.agent.algorithm.{key}", config)] == keys
 

@@ -13,7 +13,7 @@ from palestra.commands.starting import find_config
 from palestra.config import ConfigError
 from palestra.run.shipped import shipped_configs
 
-SHIPPED = {path.stem: path for path in shipped_configs()}
+SHIPPED = shipped_configs()
 
 pytestmark = pytest.mark.usefixtures("in_tmp_path")
 

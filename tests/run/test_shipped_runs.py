@@ -34,7 +34,7 @@ def test_a_shipped_player_is_loaded_by_its_name(name: str) -> None:
 
 
 def test_the_shipped_players_are_those_of_the_shipped_config() -> None:
-    (path,) = [path for path in shipped_configs() if path.stem == "dqn-polyhedra"]
+    path = shipped_configs()["dqn-polyhedra"]
     trained, config = load_yaml(shipped_runs.FOLDER / "polyhedra" / "config.yml"), load_yaml(path)
     assert {key for key in config if trained[key] != config[key]} <= {"output"}
 
@@ -55,7 +55,7 @@ def test_the_shipped_players_are_better_than_scripted_ones() -> None:
 
 
 def test_a_shipped_player_sits_in_a_config_and_is_copied_into_the_run(tmp_path: Path) -> None:
-    config = load_yaml(next(path for path in shipped_configs() if path.stem == "dqn-polyhedra"))
+    config = load_yaml(shipped_configs()["dqn-polyhedra"])
     config["players"]["host"] = {"from_run": "palestra:polyhedra", "player": "host", "checkpoint": "latest"}
     config |= {"stop": {"after": 8, "unit": "epochs"}, "evaluations": [], "best": None}
     config["output"] |= {"display": "quiet", "recorders": []}

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from palestra.report.page import write_page
 from palestra.run.tables import Row, Rows, run_name, to_csv, to_parquet
-from palestra.storage.disk import Folder, RunFolderError
+from palestra.storage.disk import Folder, RunFolderError, write_file
 from palestra.sweeps.folder import SweepFolder, is_sweep_folder
 from palestra.sweeps.storages import SQLiteConfig
 
@@ -41,7 +40,7 @@ def test_tables_and_pages_name_a_run_whose_folder_is_no_utf8(tmp_path: Path) -> 
     rows = Rows(("opt_steps",), [Row(run_name(run), 0, {"opt_steps": 2}, "x", 1.0)])
     assert r"d\udcff,0,2,x,1.0" in to_csv(rows)
     to_parquet(rows)
-    write_page(tmp_path / "page", str(run))
+    write_file(tmp_path / "page", str(run))
     assert (tmp_path / "page").read_text().endswith(r"/d\udcff")
 
 

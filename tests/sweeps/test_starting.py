@@ -15,7 +15,7 @@ from palestra.sweeps.space import dimensions
 from tests.sweeps.small_runs import ROOT
 
 
-@pytest.mark.parametrize("name", [path.stem for path in shipped_configs()])
+@pytest.mark.parametrize("name", shipped_configs())
 def test_a_sweep_of_every_shipped_config_passes_all_checks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "MOST_CORNERS", 2)  # whoever prints a sweep has all of them checked
     sweep = starting_sweep([name])

@@ -67,9 +67,7 @@ class StateDependentGaussianConfig(Config):
 
 
 BoxActionsConfig = ClippedGaussianConfig | SquashedGaussianConfig
-AnyBoxActionsConfig = Annotated[
-    ClippedGaussianConfig | SquashedGaussianConfig | StateDependentGaussianConfig, ByName(), InBranch.SAME_PART
-]
+AnyBoxActionsConfig = Annotated[BoxActionsConfig | StateDependentGaussianConfig, ByName(), InBranch.SAME_PART]
 
 SAMPLED = "sampled_action"  # among the extras of a decision: what the policy drew, where the action is not just that
 

@@ -39,7 +39,7 @@ from palestra.data.own_loaders import LoaderConfig
 from palestra.data.rows import WHOLE_FILE, RowsDataConfig, is_other_file
 from palestra.data.sets import TRAIN, DataConfig, FileRows, UserDataConfig
 from palestra.evaluation.config import EvaluationName
-from palestra.evaluation.measures import GameMeasures, MeasuredSet
+from palestra.evaluation.measures import MeasuredSet
 from palestra.games.dialogue.game import AnyScenarioConfig, DialogueConfig, DialogueGame
 from palestra.games.dialogue.protocols import AnyProtocolConfig
 from palestra.games.dialogue.scenario import instance_of
@@ -396,6 +396,3 @@ class FitConfig(EvaluatedRunConfig):
             message = "expected null, because other processes cannot build a model of set_model, got a mapping"
             raise ConfigError.at("evaluators", message)
         return config
-
-    def measures_of_games(self) -> dict[str, GameMeasures]:
-        return {each.name: GameMeasures([], ()) for each in self.evaluations}

@@ -19,8 +19,8 @@ from palestra.data.sets import num_items
 from palestra.data.workers import deaths_held
 from palestra.kinds.data.models import PredictionFailed, StoredModel, joined, named_tensors
 from palestra.models.labelled import LABEL, Classifier
-from palestra.report.page import write_page
 from palestra.run.tables import frames_module
+from palestra.storage.disk import write_file
 
 Columns = dict[str, np.ndarray[Any, Any]]
 HALVES = (torch.bfloat16, torch.float16)  # of which no table knows the first
@@ -51,7 +51,7 @@ def write_predictions(model: StoredModel, name: str, out: Path, batch_size: int)
     columns |= {each: (value.float() if value.dtype in HALVES else value).numpy() for each, value in outputs.items()}
     if isinstance(model.model, Classifier) and isinstance(classes := getattr(data, "classes", None), list | tuple):
         columns |= {each: _named(columns[each], classes) for each in (LABEL, "class") if each in columns}
-    write_page(out, _content(columns, out))
+    write_file(out, _content(columns, out))
     return num
 
 

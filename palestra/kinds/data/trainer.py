@@ -90,7 +90,12 @@ class FitTrainer(Training):
         self.key = fold_number(base_key(config.seed, "model/step"), 0)
         self._is_given = False  # whether `set_model` has handed the model over
         if config.model is not None:
-            self._take(self._make_model())
+            spaces = None
+            if isinstance(config.model, LabelledConfig):
+                batch = self._first_batch()
+                with below(f"data.{TRAIN}"):
+                    spaces = spaces_of(batch)
+            self._take(make_model(config, spaces))
 
     def _take(self, model: Model) -> None:
         """Let a model learn. Raises ConfigError, RunFolderError if it has not the weights that the run began with."""
@@ -103,7 +108,7 @@ class FitTrainer(Training):
                 raise RunFolderError(f"{self.run.folder.path}: {message}") from error
         if self.config.warm_start is not None and self.run.begins_anew():
             self.run.beginnings.append(start_model(model, self.config.warm_start))
-        if has_lazy_weights(model):
+        if any(map(is_lazy, (*model.parameters(), *model.buffers()))):  # as those of nn.LazyLinear are
             with seeded_global_state(base_key(self.config.seed, "model/lazy")):
                 make_real(model, self._first_batch())
         self.model = model.to(self.device)
@@ -203,14 +208,6 @@ class FitTrainer(Training):
         if self._is_given:
             write_copy(folder.players, SEAT, HANDED_OVER, self.model.state_dict())
 
-    def _make_model(self) -> Model:
-        spaces = None
-        if isinstance(self.config.model, LabelledConfig):
-            batch = self._first_batch()
-            with below(f"data.{TRAIN}"):
-                spaces = spaces_of(batch)
-        return make_model(self.config, spaces)
-
     def _first_batch(self) -> Any:
         """Read the batch of one item, or the first one of a loader of the user's own. Raises ConfigError."""
         try:
@@ -297,8 +294,10 @@ class FitTrainer(Training):
             self.run.time_log.switch("update")
             self.before_step()
             self._learn_from(dealt)
-            if self.opt_steps == 0:
-                self._tell_unreached()
+            if self.opt_steps == 0 and (names := self.learner.unreached()):
+                line = f"no term of the loss reaches {', '.join(names)}"
+                self.run.display.warn(f"{line}; a weight stays as it is while none does")
+                self.note("unreached", line)
             num_batches = len(dealt.sizes)
             self.batch, self.num_batches = self.batch + num_batches, self.num_batches + num_batches
             count(self, opt_steps=1, items=sum(dealt.sizes))
@@ -382,13 +381,6 @@ class FitTrainer(Training):
         for callback in self.callbacks:
             callback.after_step(self, self.learner, self.step_terms)
 
-    def _tell_unreached(self) -> None:
-        """Name the weights that the first opt step has not reached, once in a run."""
-        if names := self.learner.unreached():
-            line = f"no term of the loss reaches {', '.join(names)}"
-            self.run.display.warn(f"{line}; a weight stays as it is while none does")
-            self.note("unreached", line)
-
     def moved(self, batch: Any) -> Any:
         """Return a batch on the run's device."""
         return batch if self.device.type == "cpu" else moved(batch, self.device)
@@ -405,8 +397,9 @@ class FitTrainer(Training):
         losses = torch.stack(tensors).tolist() if tensors else []  # so a GPU is awaited once
         for loss, (_, own, number, key) in zip(losses, unchecked, strict=True):
             if not math.isfinite(loss):
-                found = self.replicas.first_not_finite(own, key)
-                return f"the loss is {loss} at opt step {number}, counted from 0: {found}"
+                of_all = self.replica.each("whose loss is no finite number", (math.isfinite(float(own)), key))
+                first = next((each for is_finite, each in of_all if not is_finite), key)
+                return f"the loss is {loss} at opt step {number}, counted from 0: {first}"
         if with_parameters and not all(vector.weights.isfinite().all() for vector in self.learner.vectors):
             return f"a weight is no finite number at opt step {self.opt_steps}"
         scale = self.learner.scale
@@ -505,21 +498,8 @@ class ModelReplicas:
         """Return the model's buffers that are numbers."""
         return [each for each in self.model.buffers() if each.is_floating_point()]
 
-    def first_not_finite(self, own_loss: Any, key: Any) -> Any:
-        """Return the key of the first replica whose own loss was no finite number, where the mean was none.
-
-        To be called by all replicas. Returns this replica's key if each was finite.
-        """
-        told = self.replica.each("whose loss is no finite number", (math.isfinite(float(own_loss)), key))
-        return next((each for is_finite, each in told if not is_finite), key)
-
 
 ONE_VALUE = "more than 1 value per channel"  # in what torch says of a batch that is too small
-
-
-def has_lazy_weights(model: nn.Module) -> bool:
-    """Return whether the sizes of some weights, as those of nn.LazyLinear, are found by a first batch."""
-    return any(map(is_lazy, (*model.parameters(), *model.buffers())))
 
 
 def make_real(model: nn.Module, batch: Any) -> None:

@@ -25,12 +25,12 @@ from palestra.kinds.games.play import seat
 from palestra.kinds.games.recorded import OF_COLUMNS, find_columns, read_play
 from palestra.kinds.games.stored import StoredGames
 from palestra.players.people import check_role
-from palestra.report.page import write_page
 from palestra.rollouts import fuse
 from palestra.rollouts.transitions import Transitions
 from palestra.run.stored import failures_filed
 from palestra.runtime.limits import memory_needed
 from palestra.runtime.threads import limited_threads
+from palestra.storage.disk import write_file
 
 FEWEST, MOST = 8, 256  # rounds that are played at once
 PATIENCE = 10  # times the rounds that usual games take, until it is said that episodes do not end
@@ -138,7 +138,7 @@ def _columns(rows: Transitions, game: Game, role: str, places: Tensor, episode: 
 def write_columns(file: Path, columns: Mapping[str, np.ndarray]) -> None:
     """Write columns as `np.savez` does. Equal columns give equal bytes. Raises RunFolderError."""
     np.savez(content := io.BytesIO(), allow_pickle=False, **columns)
-    write_page(file, content.getvalue())
+    write_file(file, content.getvalue())
 
 
 # ---- what a file holds ---------------------------------------------------------------------------------

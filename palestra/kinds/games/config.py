@@ -226,9 +226,6 @@ class RunConfig(EvaluatedRunConfig):
         data, algorithm = self.data_set_of(player), self.players[player].algorithm  # type: ignore[union-attr]
         return data is None or getattr(algorithm, "rollout_length", 0) is not None
 
-    def learning_keys(self) -> list[str]:
-        return [f"players.{name}" for name in self.learners()]
-
     def pairing(self) -> dict[str, str]:
         return self.roles
 

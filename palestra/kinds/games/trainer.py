@@ -107,10 +107,6 @@ class PendingMetrics:
         sums.join(more)
         self.fields[0].join(read["told"])
 
-    def missing_info(self) -> Iterator[str]:
-        """A line for each field of info that no environment has given, or not as a number; each line once."""
-        yield from dict.fromkeys(line for fields in self.fields for line in fields.news())
-
     def state_dict(self) -> dict[str, Any]:
         return {name: aggregates.state_dict() for name, aggregates in self._all.items()}
 
@@ -225,7 +221,8 @@ class Trainer(Training):
         run.data_files = {data.file: data.sha256 for data in self.given_data}
         self.has_statistics_in_common = self.config.actors is not None or not self.replica.is_alone
         if self.has_statistics_in_common:
-            self.lockstep.share_statistics(self.game)
+            for each in self.game.statistics():
+                each.begin_sharing()
         self.fused_game: Any = self._fuse()  # each kind has worlds of its own
         self.seating = Seating(self.parts)
         self.worlds = self._make_worlds()
@@ -596,7 +593,8 @@ class Trainer(Training):
     def _errors_after_record(self, has_ended: bool) -> list[str]:
         # many fields of info come at an episode's end alone
         is_known = self.episodes or has_ended or self.config.stop.share(self.counters) >= 1.0
-        return list(self.metrics.missing_info()) if is_known else []
+        lines = (line for fields in self.metrics.fields for line in fields.news())
+        return list(dict.fromkeys(lines)) if is_known else []
 
     def state_dict(self) -> dict[str, Any]:
         # Worlds before the game: they may begin here, and the game's running statistics count that.

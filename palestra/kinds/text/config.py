@@ -254,19 +254,12 @@ class TextConfig(EvaluatedRunConfig):
     def copied(self) -> list[str]:
         return list(self.players)
 
-    def with_own_models(self) -> list[str]:
-        """Return the names of the players whose models may change here."""
-        return [name for name, each in self.players.items() if isinstance(each, TextPlayerConfig)]
-
     def learners(self) -> list[str]:
         return [
             name
             for name, each in self.players.items()
             if isinstance(each, TextPlayerConfig) and each.algorithm is not None
         ]
-
-    def learning_keys(self) -> list[str]:
-        return [f"players.{name}" for name in self.learners()]
 
     def pairing(self) -> dict[str, str]:
         return self.roles

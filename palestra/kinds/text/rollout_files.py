@@ -32,11 +32,11 @@ class RolloutFiles:
     def __init__(self, run: Run, checkpoints: RunCheckpoints) -> None:
         self.run, self.checkpoints = run, checkpoints
 
-    def write(self, name: str, rollouts: Rollouts) -> None:
-        """Write finished dialogues. If the disk refuses, the display says so, and the next save tries again."""
-        self._write(name, rollouts, rollouts.to_parquet())
+    def write(self, name: str, rollouts: Rollouts, content: bytes) -> None:
+        """Write finished dialogues. If the disk refuses, the display says so, and the next save tries again.
 
-    def _write(self, name: str, rollouts: Rollouts, content: bytes) -> None:
+        content: the same dialogues, as Parquet.
+        """
         self.checkpoints.write_once("rollouts", f"{name}.parquet", content)
         if (told := self.run.config.output.transcripts) is not None:
             text = transcripts(rollouts, with_prompts=told == "prompts")
@@ -68,7 +68,7 @@ class RolloutFiles:
         names = chain([first], (f"{first}-{number}" for number in count(2)))
         content = base64.b64decode(record[PLAYED])
         name = next(name for name in names if f"{name}.parquet" not in there)
-        self._write(name, read_rollouts(content, f"evaluation {name}"), content)
+        self.write(name, read_rollouts(content, f"evaluation {name}"), content)
         return {key: value for key, value in record.items() if key != PLAYED}
 
     def read(self, epochs: Iterable[int]) -> Rollouts:

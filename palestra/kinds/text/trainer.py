@@ -71,7 +71,6 @@ class TextTrainer(Training):
     config: TextConfig  # more exact than that of Training
     run_config = TextConfig
     stored = StoredDialogues
-    counter_names = TextConfig.counters
     rated = ("tokens", "opt_steps", "env_steps")
     failures = (PromptTooLong, PromptRefused, AlgorithmFailed, JobFailed, CallFailed, BudgetReached)
     looks = (*Training.looks, Interval(every=1, unit="stages"))  # after imitation evaluations are due
@@ -97,7 +96,8 @@ class TextTrainer(Training):
             with below(f"players.{name}"):
                 self.seats[name] = self._make(name, each)
         with_models = {name: each for name, each in self.seats.items() if isinstance(each, TextPlayer)}
-        self.players = {name: each for name, each in with_models.items() if name in config.with_own_models()}
+        own = {name for name, each in config.players.items() if isinstance(each, TextPlayerConfig)}
+        self.players = {name: each for name, each in with_models.items() if name in own}
         self.learners = [self.players[name] for name in config.learners()]
         self.stage = 0  # of this epoch, the number of the next one
         self.is_imitating = any(self._imitators())
@@ -165,7 +165,9 @@ class TextTrainer(Training):
                 self._imitate()
             while self.stage < len(STAGES):
                 getattr(self, f"_{STAGES[self.stage]}")()
-                self._end_stage()
+                self.stage += 1
+                count(self, stages=1)
+                self.safe_point()
         except BudgetReached:
             self._count_waves()
             self._end_by_budget()
@@ -178,11 +180,6 @@ class TextTrainer(Training):
         if self._imitators() and before["stages"] == 0 < now["stages"]:
             due = [name for name in self.evaluating.at_end() if name in {*due, *self.evaluating.at_start()}]
         return due
-
-    def _end_stage(self) -> None:
-        self.stage += 1
-        count(self, stages=1)
-        self.safe_point()
 
     def _imitate(self) -> None:
         """Tune the players that imitate a scripted one."""
@@ -251,7 +248,7 @@ class TextTrainer(Training):
         """Return at most one job for each player that learns in this epoch, by its name. rollouts: `self.rollouts`."""
         found: dict[str, Job | FileJob] = {}
         for player in self.players.values():
-            if player.learns_in(self.epochs):
+            if player.algorithm is not None and player.config.updates.learns(self.epochs):
                 key = fold_number(base_key(self.config.seed, f"text/examples/{player.name}"), self.epochs)
                 if (job := player.job(rollouts, self.epochs, key)) is not None:
                     found[player.name] = job
@@ -271,7 +268,7 @@ class TextTrainer(Training):
         rollouts = self.rollouts_of("sample")
         with self._telling("statistics"):
             self.statistics_of_epoch = self.last_statistics = self.statistics(rollouts)
-        self.files.write(str(self.epochs), rollouts)
+        self.files.write(str(self.epochs), rollouts, rollouts.to_parquet())
         if any(player.algorithm.all_epochs for player in self.learners):
             self.rollouts, self.filed = Rollouts([*self.rollouts.rows, *rollouts.rows]), [*self.filed, self.epochs]
         else:

@@ -138,7 +138,10 @@ class Tunings:
         left = list(jobs.items())[self.num_done :]
         for name, job in left:
             if isinstance(job, FileJob):
-                self._begin_at_server(name, job)
+                tuning = self._job_config(name).tuning
+                assert isinstance(tuning, ServerTuningConfig)
+                epoch = "imitate" if self.training.is_imitating else self.training.epochs
+                self.training.servers.begin(self.players[name], job, tuning, epoch, self._order_key(name))
         for name, job in left:
             if isinstance(job, FileJob):
                 self._await(name)
@@ -147,12 +150,6 @@ class Tunings:
                     self.current = name, self._tuning(name, job)
                 self._tune(*self.current)
             self.current, self.num_done = None, self.num_done + 1
-
-    def _begin_at_server(self, name: str, job: FileJob) -> None:
-        tuning = self._job_config(name).tuning
-        assert isinstance(tuning, ServerTuningConfig)
-        epoch = "imitate" if self.training.is_imitating else self.training.epochs
-        self.training.servers.begin(self.players[name], job, tuning, epoch, self._order_key(name))
 
     def _await(self, name: str) -> None:
         """Wait for the job of a player at its server, with safe points."""

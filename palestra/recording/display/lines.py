@@ -20,9 +20,7 @@ def piece(text: str, style: str = "") -> Segment:
     return Segment(printable(text), _style(style) if style else None)
 
 
-def fitted(line: Line, width: int) -> Line:
-    """Cut a line off, or fill it with spaces, to a width."""
-    return Segment.adjust_line_length(line, width)
+fitted = Segment.adjust_line_length  # cuts a line off, or fills it with spaces, to a width
 
 
 def shortened(text: str, width: int) -> str:

@@ -123,7 +123,3 @@ class TextAlgorithm(ABC):
 
         keys: int64 (1,), from which all randomness comes.
         """
-
-    def is_verdict(self, row: DecisionRow) -> bool:
-        """Tell whether a decision of the player is the verdict of a verifier."""
-        return row.verdict is not None and row.role in self.seat.protocol.verifiers

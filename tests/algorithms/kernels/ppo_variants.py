@@ -15,10 +15,10 @@ from palestra.algorithms.parts.advantages import Experience, Sequences
 from palestra.algorithms.ppo import PPO, PPOConfig
 from palestra.config import check
 from palestra.games.spaces import ActionSpace, Box, Discrete, MultiDiscrete, Space
-from palestra.nets.inputs import random_observations
 from palestra.players.player import Player
 from palestra.randomness import fold, random_floats, random_normals
 from tests.algorithms.kernels.variants import CPU, DQN_CONFIG, SPACES, VECTOR, Numbers, Variant, numbered
+from tests.nets.making import random_observations
 
 PPO_CONFIG: dict[str, Any] = {
     "name": "ppo",

@@ -15,7 +15,6 @@ from palestra.algorithms.parts.advantages import Experience
 from palestra.algorithms.parts.distributions import Categorical
 from palestra.algorithms.ppo import PPO
 from palestra.nets.activations import Tanh
-from palestra.nets.inputs import random_observations
 from palestra.nets.kernels.acting import ActingNet, acting_net
 from palestra.nets.kernels.learning import learning_net
 from palestra.nets.mlp import MLP
@@ -24,7 +23,7 @@ from tests.algorithms.kernels.ppo_variants import make_ppo, ppo_data, ppo_number
 from tests.algorithms.kernels.test_edits import learned
 from tests.algorithms.kernels.variants import PRIORITIZED, SETS, VECTOR, boards, make_dqn, make_flat
 from tests.algorithms.test_sac import make_sac
-from tests.nets.making import build
+from tests.nets.making import build, random_observations
 
 Edit = Callable[[Any], Any]
 NET = {"name": "mlp", "net_arch": [16, 16], "activation": "relu"}

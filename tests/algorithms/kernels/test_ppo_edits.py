@@ -16,11 +16,11 @@ from palestra.algorithms.parts.action_heads import DiscreteHead
 from palestra.algorithms.parts.advantages import Experience, Sequences, generalized_advantages
 from palestra.algorithms.parts.distributions import Categorical, CategoricalDistribution
 from palestra.algorithms.ppo import PPO
-from palestra.nets.inputs import random_observations
 from palestra.randomness import fold
 from tests.algorithms.kernels.conftest import RunEdited
 from tests.algorithms.kernels.ppo_variants import make_ppo, ppo_data, ppo_numbers, sequences_of
 from tests.algorithms.kernels.variants import VECTOR, Numbers
+from tests.nets.making import random_observations
 
 STOCK_LOSS, STOCK_DRAW = PPO.loss, DiscreteHead.draw
 Terms = dict[str, Tensor]
@@ -282,8 +282,6 @@ FILES: dict[str, tuple[str, str, str, str]] = {
     "the network": ("nets/mlp.py", "return self.layers(flatten", "return 2 * self.layers(flatten", "gradient"),
 }
 CHILD = """
-from palestra.nets.inputs import random_observations
-from palestra.randomness import fold
 from tests.algorithms.kernels.ppo_variants import make_ppo
 print(*(name.removesuffix("_kernel") for name, way in make_ppo().kernels_in_use().items() if way == "torch"))
 """

@@ -18,7 +18,6 @@ from palestra.algorithms.kernels import dqn as dqn_kernels
 from palestra.algorithms.kernels import greedy
 from palestra.config import check
 from palestra.games.spaces import Discrete, Space
-from palestra.nets.inputs import random_observations
 from palestra.nets.kernels import plain
 from palestra.nets.kernels.acting import acting_net
 from palestra.nets.kernels.learning import Pass, learning_net
@@ -27,7 +26,7 @@ from palestra.players.player import Player
 from palestra.randomness import fold, random_floats, random_normals
 from palestra.rollouts.transitions import Transitions
 from palestra.runtime.guard import Kernel, kernel_properties, reachable
-from tests.nets.making import build
+from tests.nets.making import build, random_observations
 
 NUM_ROWS = 50
 CPU = torch.device("cpu")

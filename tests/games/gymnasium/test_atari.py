@@ -16,7 +16,7 @@ from palestra.games.gymnasium.wrappers import Fire
 from palestra.run.shipped import shipped_configs
 
 pytest.importorskip("ale_py")
-SHIPPED = {path.stem: path for path in shipped_configs()}
+SHIPPED = shipped_configs()
 
 
 class Lives(gymnasium.Env):

@@ -30,7 +30,7 @@ def few_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def small(name: str, changes: dict[str, Any]) -> dict[str, Any]:
     """A shipped config that ends at once."""
-    (path,) = [path for path in shipped_configs() if path.stem == name]
+    path = shipped_configs()[name]
     config = load_yaml(path) | {"stop": {"after": 1, "unit": "env_steps"}, "best": None} | changes
     config["evaluations"][0] |= {"num_games": 2, "final_num_games": 2}
     config["output"] |= {"display": "quiet", "recorders": []}
