@@ -157,7 +157,8 @@ class Lockstep:
     def agree_on_end(self) -> None:
         """Let the first reason to end the run that a replica has be that of all."""
         reasons = self.replica.each("what is due", self.training.end_reason)
-        self.training.end_reason = next((reason for reason in reasons if reason is not None), None)
+        if found := [reason for reason in reasons if reason is not None]:
+            self.training.end_reason = found[0]
 
     def agree_to_leave(self, save_is_due: bool, pauses: bool, received: int | None) -> tuple[bool, bool]:
         """Return whether the leader has to save, and whether all leave.
