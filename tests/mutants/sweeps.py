@@ -55,6 +55,9 @@ SWEEPS = [
         ("self.first.setdefault(int(step), moment)", "self.first[int(step)] = moment"),
         ("if moment <= self.first[step]", "if True"),
         ('best = max if self.objective.goal == "max" else min', "best = max"),
+        ("if self.start and moment == self._moment(self.start):", "if False:"),
+        ("self.stop.after - begun", "self.stop.after"),
+        ("n - self.start.get(name, 0) for name, n", "n for name, n"),
     ),
     *mutants(
         "sweeps/space.py",
@@ -277,11 +280,5 @@ SWEEPS = [
         "sweeps/test_evolution.py",
         ('for key in (*keys, "stop")]', "for key in keys]"),
         ("keep_alone(number)", "is_alone()"),
-    ),
-    *mutants(
-        "sweeps/seed_runs.py",
-        "sweeps/test_evolution.py",
-        ("if self.start and moment == self._moment(self.start):", "if False:"),
-        ("n - self.start.get(name, 0) for name, n", "n for name, n"),
     ),
 ]

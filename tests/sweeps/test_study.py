@@ -182,9 +182,9 @@ def test_drawn_points_lie_in_the_space_and_corners_have_every_end() -> None:
 # ---- records as they grow --------------------------------------------------------------------------------
 
 
-def watched(run: Path, of: str = "last", goal: str = "max") -> Watched:
+def watched(run: Path, of: str = "last", goal: str = "max", start: dict[str, int] | None = None) -> Watched:
     config = read_config(BASE, ["evaluations.0.interval.every=100", "stop.after=1000"])
-    return Watched(run, config, check(SWEEP["objective"] | {"of": of, "goal": goal}, ObjectiveConfig), {})
+    return Watched(run, config, check(SWEEP["objective"] | {"of": of, "goal": goal}, ObjectiveConfig), start or {})
 
 
 def values(seen: Watched) -> dict[int, float]:
@@ -224,6 +224,16 @@ def test_the_evaluation_at_the_end_counts_at_the_end_alone(of: str, final: float
         assert values(seen) == dict([(100, 1.0), (200, 4.0)][: min(number, 2)])
     assert (seen.latest, seen.final()) == (2.0, final)
     assert [seen.counts_at(step)["env_steps"] for step in seen.first] == [128, 256]
+
+
+def test_what_a_branch_has_of_its_origin_is_not_its_own(tmp_path: Path) -> None:
+    """Its evaluation at the start, the best one, is that of the run that it branches off; so is what that counted."""
+    seen = watched(tmp_path, "best", start={"env_steps": 512, "opt_steps": 64})
+    (tmp_path / "records.jsonl").write_text(evaluation(512, 9.0) + evaluation(640, 5.0) + evaluation(756, 3.0))
+    seen.look()
+    assert seen.final() == 5.0
+    assert values(seen) == {600: 5.0, 700: 5.0}
+    assert (seen.counts_at()["env_steps"], seen.counts_at(600)["env_steps"], seen.share) == (244, 128, 0.5)
 
 
 def test_records_that_were_cut_back_and_come_again_change_nothing(tmp_path: Path) -> None:
