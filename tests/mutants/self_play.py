@@ -78,6 +78,13 @@ SELF_PLAY = [
         ("& self.highest).logical_not()", "& self.lowest).logical_not()"),
         ("is_over = is_won | ((first | second) == self.full) |", "is_over = is_won |"),
         ("own, other = self.roles if role == \"first\" else self.roles[::-1]", "own, other = self.roles"),
+        ("return self.num_columns * self.num_rows", "return self.num_columns + self.num_rows"),
+        ("zero_sum=True", "zero_sum=False"),
+        ("text.lower().split()", "text.split()"),
+        (r"(\d{{1,9}})", r"(\d)"),
+        ("\"A draw.\" if trace.is_finished else \"Cut off.\"", "\"A draw.\""),
+        ("style.series[number % 2]", "style.series[0]"),
+        ("ylim=(M - 0.5, -0.5)", "ylim=(-0.5, M - 0.5)"),
     ),
     *mutants(
         "players/scripted_boards.py",
