@@ -278,6 +278,18 @@ def test_the_tactical_player_misses_no_win_and_no_block(size: tuple[int, int, in
     assert min(num_wins, num_blocks, *quiet) > 10
 
 
+@pytest.mark.parametrize("moves", [[3, 3, 4, 4, 5, 5], [3, 3, 4, 4, 5]], ids=["wins", "blocks"])
+def test_of_two_wins_or_blocks_the_tactical_player_draws_either(moves: list[int]) -> None:
+    """first has three in a row and could go on at both ends."""
+    game = game_of(connect_four())
+    state = {name: value.expand(200) for name, value in game.read_board(moves).items()}
+    legal = game.legal(state, game.roles[len(moves) % 2])
+    chosen = make_script("connect_four_tactical", game).act(state, legal, torch.arange(200), {}).action
+    counts = chosen.bincount(minlength=7)
+    assert counts.nonzero().flatten().tolist() == [1, 5]
+    assert int(counts[1]) == pytest.approx(100, abs=4.5 * sqrt(50))
+
+
 @pytest.mark.parametrize("seat", [0, 1])
 def test_the_tactical_player_beats_a_random_one_from_both_seats(seat: int) -> None:
     players = ("connect_four_tactical", "random") if seat == 0 else ("random", "connect_four_tactical")
