@@ -116,5 +116,11 @@ SELF_PLAY = [
         ("for each in met], num_others=1)", "for each in met], num_others=0)"),
         ("if len(resampled) >= FEWEST_DETERMINED * NUM_RESAMPLES:", "if len(resampled):"),
         ("terms + step / changes.clamp(min=1.0).unsqueeze(1)", "terms + step"),
+        ("[0.025, 0.975]", "[0.05, 0.95]"),
+        ("[0.025, 0.975]", "[0.005, 0.995]"),
+        ("terms[1:][is_determined[1:]], torch", "terms[1:], torch"),
+        ("FEWEST_DETERMINED = 0.95", "FEWEST_DETERMINED = 0.6"),
+        (".unique(return_inverse=True)[1]", ""),
+        ("sorted({name for pair in pairs for name in pair})", "list({name for pair in pairs for name in pair})"),
     ),
 ]  # fmt: skip
