@@ -23,6 +23,7 @@ from palestra.players import make_script
 from palestra.randomness import base_key, fold, random_choice, world_keys
 from palestra.rollouts import fused
 from palestra.rollouts.fused import FusedGame, Worlds
+from palestra.rollouts.seated import Results
 from palestra.rollouts.transitions import Transitions, join_roles
 from tests.games.plain_polyhedra import polyhedra_config
 from tests.games.tag_game import TagGame
@@ -437,6 +438,28 @@ def test_whoever_is_no_longer_collected_leaves_nothing_open(name: str) -> None:
     assert not worlds.awaiting.any()
     assert not worlds.truncated_pending.any()
     assert fused_game.take_totals(worlds)["episodes"] > 30
+
+
+def test_a_role_without_a_policy_is_told_before_anything_is_played() -> None:
+    fused_game, worlds = start("nim", 4)
+    before = copy.deepcopy(worlds.state_dict())
+    del fused_game.policies["second"]
+    with pytest.raises(
+        ValueError, match=r"^expected a policy for each role \(first, second\).*, got none for 'second';"
+    ):
+        fused_game.collect(worlds, ("first",), 3)
+    assert equal(worlds.state_dict(), before)
+
+
+def test_results_are_forgotten_but_not_who_sat_there_and_the_last_returns() -> None:
+    fused_game, worlds = start("nim", 10)
+    fused_game.collect(worlds, (), 10)
+    worlds.results = Results(torch.ones(10, 5), torch.arange(20).view(10, 2))
+    before = copy.deepcopy(worlds.state_dict())
+    worlds.forget_results()
+    assert before["totals"].any()
+    nothing = {"totals": torch.zeros_like(before["totals"])}
+    assert equal(worlds.state_dict(), before | nothing | {"results": before["results"] | {"sums": torch.zeros(10, 5)}})
 
 
 def test_rows_come_back_from_their_flat_form() -> None:
