@@ -65,6 +65,18 @@ SELF_PLAY = [
         ("worlds.truncated_pending |= changed.any(dim=1) & (worlds.lengths > 0)", "pass"),
     ),
     *mutants(
+        "rollouts/fused.py",
+        f"{SEATING}::test_a_game_whose_sitter_changes_is_cut_off_and_counts_for_nobody",
+        ("left = ~changed[:, self.game.roles.index(role)]", "left = ~changed.any(dim=1)"),
+    ),
+    *mutants(
+        "rollouts/fused.py",
+        "rollouts/test_fused.py::test_results_of_sitters_add_up_to_the_totals",
+        ("ended, terminated.all(dim=1), *before)", "ended, truncated, *before)"),
+        ("worlds.lengths.clone(), worlds", "worlds.lengths, worlds"),
+        ("{name: worlds.state[name] for name in self.game.outcome_entries}", "{}"),
+    ),
+    *mutants(
         "run/checkpoints.py",
         SEATING,
         ("copies |= manifest.once.get(\"past\", {}).keys()", "pass"),
@@ -91,6 +103,12 @@ SELF_PLAY = [
         BOARDS,
         ("torch.where(blocks.any(1, keepdim=True), blocks, legal)", "legal"),
         ("torch.where(wins.any(1, keepdim=True), wins, good)", "good"),
+    ),
+    *mutants(
+        "players/scripted.py",
+        f"{EXPLOITS}::test_optimal_draws_among_all_best_actions_and_no_others",
+        ("return random_choice(keys, self.probabilities(view, legal) > 0)",
+         "return self.probabilities(view, legal).argmax(dim=1)"),
     ),
     *mutants(
         "games/positions.py",
