@@ -252,6 +252,37 @@ def test_records_that_were_cut_back_and_come_again_change_nothing(tmp_path: Path
     assert values(seen) == before | {900: 9.0}
 
 
+def test_a_damaged_line_that_was_cut_off_and_comes_again_whole_counts(tmp_path: Path) -> None:
+    file, seen = tmp_path / "records.jsonl", watched(tmp_path, "best")
+    first, second, third = (evaluation(128 * number, float(number)) for number in range(3))
+    file.write_text(first + second + "[" + third[1:])
+    seen.look()
+    assert (seen.latest, seen.num_damaged) == (1.0, 1)
+    file.write_text(first)
+    seen.look()
+    file.write_text(first + second + third)
+    seen.look()
+    assert (seen.latest, seen.num_damaged) == (2.0, 0)
+
+
+def test_an_evaluation_without_a_value_is_never_the_best(tmp_path: Path) -> None:
+    lines = [evaluation(128, 5.0).replace(": 5.0", ": null"), evaluation(256, 4.0), evaluation(384, 3.0)]
+    (tmp_path / "records.jsonl").write_text("".join(lines))
+    best, least = watched(tmp_path, "best"), watched(tmp_path, "best", goal="min")
+    for seen in (best, least):
+        seen.look()
+        assert math.isnan(seen.value_at(100))
+    assert (best.final(), least.final()) == (4.0, 3.0)
+
+
+def test_of_a_run_that_stops_after_minutes_the_share_is_that_of_its_training(tmp_path: Path) -> None:
+    config = read_config(BASE, ["stop={after: 8, unit: minutes}"])
+    seen = Watched(tmp_path, config, check(SWEEP["objective"], ObjectiveConfig), {})
+    (tmp_path / "records.jsonl").write_text(json.dumps({"kind": "training", "clock": {"train_seconds": 120.0}}) + "\n")
+    seen.look()
+    assert (seen.minutes, seen.share) == (2.0, 0.25)
+
+
 def save(run: Path, env_steps: int) -> None:
     """The last checkpoint of a run that has ended."""
     (run / "checkpoints").mkdir()
