@@ -154,6 +154,21 @@ def test_the_lead_of_the_first_role_is_no_strength() -> None:
     assert [found[name]["rating"] for name in ("a", "b", "lead")] == pytest.approx([0, 0, 400], abs=1e-6)
 
 
+def test_ratings_are_found_where_whole_steps_of_newton_s_method_lead_away_from_them() -> None:
+    """The gradient of the likelihood is 0 there."""
+    counts = {("a", "c"): (13, 1784), ("b", "d"): (0, 45), ("c", "b"): (5, 1), ("c", "c"): (190, 21159)}
+    counts |= {("d", "c"): (13, 2)}
+    found = rated([board(*pair, won / (won + lost), won + lost) for pair, (won, lost) in counts.items()])
+    gradient = Counter[str]()
+    for (first, second), (won, lost) in counts.items():
+        points = found["lead"]["rating"] + found[first]["rating"] - found[second]["rating"]
+        more = won - (won + lost) / (1 + 10 ** (-points / 400))
+        gradient.update({"lead": more})
+        gradient.update({first: more})
+        gradient.subtract({second: more})
+    assert [*gradient.values()] == pytest.approx([0.0] * 5, abs=1e-5)
+
+
 def coverage(num_sets: int, num_games: int) -> dict[str, float]:
     """How often the interval of each term covers the truth."""
     generator, hits = torch.Generator().manual_seed(2), Counter[str]()
