@@ -1,6 +1,6 @@
 """Mistakes in who meets whom, in past selves, in games on a board, and in what is measured by enumeration."""
 
-from tests.mutants.mutant import mutants
+from tests.mutants.mutant import equal_mutant, mutants
 
 SEATING = "kinds/games/test_seating.py"
 BOARDS = "games/test_boards.py"
@@ -126,10 +126,16 @@ SELF_PLAY = [
         ("float((row @ self.payoffs).min())", "float((row @ self.payoffs).max())"),
         ("table = torch.cat([-payoffs.T,", "table = torch.cat([payoffs.T,"),
     ),
+    equal_mutant(
+        "evaluation/ratings.py",
+        RATINGS,
+        "num_resamples)\n        found.append",
+        "num_resamples) * 2\n        found.append",
+        "of twice as many games in all meetings the same ratings are the most likely ones",
+    ),
     *mutants(
         "evaluation/ratings.py",
         RATINGS,
-        ("num_resamples)\n        found.append", "num_resamples) * 2\n        found.append"),
         ("won.new_zeros(int(numbers.max()) + 1, 2).index_add_(0, numbers, won)", "won"),
         ("for each in met], num_others=1)", "for each in met], num_others=0)"),
         ("if len(resampled) >= FEWEST_DETERMINED * NUM_RESAMPLES:", "if len(resampled):"),

@@ -1,6 +1,6 @@
 """Mistakes in sweeps."""
 
-from tests.mutants.mutant import mutants
+from tests.mutants.mutant import equal_mutant, mutants
 
 STUDY = "sweeps/test_study.py"
 CONSTRAINTS = "sweeps/test_constraints.py"
@@ -49,7 +49,8 @@ SWEEPS = [
             "if file.size < self._offset:\n                self._offset = self.num_damaged = 0",
             "if file.size < 0:\n                self._offset = self.num_damaged = 0",
         ),
-        ("self._offset = line.stop", "self._offset = file.size"),
+        ("if not math.isnan(self.evaluations[moment])]", "]"),
+        ('"train_seconds", 0.0) / 60)', '"train_seconds", 0.0))'),
         ("// self.interval.every * self.interval.every", "* 1"),
         ("            return max(moments)", "            return min(moments)"),
         ("self.first.setdefault(int(step), moment)", "self.first[int(step)] = moment"),
@@ -58,6 +59,13 @@ SWEEPS = [
         ("if self.start and moment == self._moment(self.start):", "if False:"),
         ("self.stop.after - begun", "self.stop.after"),
         ("n - self.start.get(name, 0) for name, n", "n for name, n"),
+    ),
+    equal_mutant(
+        "sweeps/seed_runs.py",
+        STUDY,
+        "self._offset = line.stop",
+        "self._offset = file.size",
+        "what is read from the middle of a line is damaged, and then all is read anew",
     ),
     *mutants(
         "sweeps/space.py",

@@ -119,7 +119,7 @@ TRAINING = [
     ),
     *mutants(
         "players/player.py",
-        ACTORS,
+        "players/test_player.py",
         (
             '            if (new := state["schedules"][key]) != schedule.state_dict():',
             '            if (new := state["schedules"][key]) and False:',
