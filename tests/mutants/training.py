@@ -139,6 +139,11 @@ TRAINING = [
         ('{"log_prob": log_prob}', "{}"),
     ),
     *mutants(
+        "algorithms/on_policy.py",
+        "algorithms/test_on_policy.py::test_what_fills_up_a_shorter_sequence_belongs_to_no_game",
+        ("replace(rows, valid=rows.valid & exists.flatten())", "rows"),
+    ),
+    *mutants(
         "games/dialogue/protocol.py",
         PROTOCOLS,
         ("        if role not in protocol.roles\n", "        if False\n"),
