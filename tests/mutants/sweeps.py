@@ -50,6 +50,7 @@ SWEEPS = [
             "if file.size < 0:\n                self._offset = self.num_damaged = 0",
         ),
         ("if not math.isnan(self.evaluations[moment])]", "]"),
+        ("max(before, counts[name]) for name, before", "counts[name] for name, before"),
         ('"train_seconds", 0.0) / 60)', '"train_seconds", 0.0))'),
         ("// self.interval.every * self.interval.every", "* 1"),
         ("            return max(moments)", "            return min(moments)"),

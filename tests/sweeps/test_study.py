@@ -247,6 +247,7 @@ def test_records_that_were_cut_back_and_come_again_change_nothing(tmp_path: Path
     file.write_text("".join(lines[:4]))
     seen.look()
     assert values(seen) == before
+    assert (seen.counts_at()["env_steps"], seen.share) == (640, 0.64)
     file.write_text("".join([*lines, evaluation(900, 9.0)]))
     seen.look()
     assert values(seen) == before | {900: 9.0}
