@@ -290,4 +290,11 @@ SWEEPS = [
         ('for key in (*keys, "stop")]', "for key in keys]"),
         ("keep_alone(number)", "is_alone()"),
     ),
+    *mutants(
+        "sweeps/trials.py",
+        "sweeps/test_display.py",
+        ("if last.share >= 1.0:", "if last.share >= 2.0:"),
+        ("self._before_s = max(self._before_s, train_s)", "pass"),
+        ("return max(left - (now_s - last.at_s), 0.0)", "return left"),
+    ),
 ]
