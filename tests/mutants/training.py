@@ -124,6 +124,7 @@ TRAINING = [
             '            if (new := state["schedules"][key]) != schedule.state_dict():',
             '            if (new := state["schedules"][key]) and False:',
         ),
+        ('if not key.startswith("replay_buffer.")', "if True"),
     ),
     *mutants(
         "algorithms/parts/estimators.py",

@@ -160,6 +160,14 @@ def test_a_schedule_that_was_changed_comes_with_what_acting_needs() -> None:
     assert other.rates() == one.rates() == {**other.rates(), "exploration": before / 4}
 
 
+def test_a_schedule_of_the_replay_buffer_is_not_among_those_that_can_be_changed() -> None:
+    """The buffer reads its own, which a change would not reach."""
+    memory = "capacity: 10000, layout: whole, scratch_folder: null"
+    beta = "alpha: 0.6, beta: {name: constant, value: 0.4}, eps: 1.0e-6"
+    player = player_of("dqn-nim", "player", f"replay_buffer={{name: prioritized, {memory}, {beta}}}")
+    assert set(player.schedules()) == {"learning_rate", "exploration.epsilon"}
+
+
 def test_a_player_is_shown_in_one_line() -> None:
     trainer = palestra.Trainer(CONFIGS / "dqn-polyhedra.yml")
     assert repr(trainer.players["host"]) == "<player 'host': dqn, in host, 0 opt steps, 42,888 weights, on cpu>"
