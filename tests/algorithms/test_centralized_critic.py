@@ -97,6 +97,17 @@ def test_rows_hold_what_critics_are_shown_of_the_roles_whose_player_asks_and_of_
         assert list(getattr(roll_out["farmer_1"], name)) == ["seen"]
 
 
+def test_who_is_shown_what_critics_see_plays_the_same_where_nobody_collects_its_rows() -> None:
+    game = WithBoard()
+    both, alone = (Play(game, *(make_ppo(game, (role,)) for role in game.roles)) for _ in range(2))
+    for play in (both, alone):
+        play.collect(1)
+    expected = both.collect(8)["farmer_0"]
+    found = alone.game.collect(alone.worlds, ("farmer_0",), 8)["farmer_0"]
+    assert torch.equal(found.valid, expected.valid)
+    assert all(torch.equal(value, found.rows()[name]) for name, value in expected.rows().items())
+
+
 def test_what_critics_are_shown_belongs_to_the_very_state_that_the_player_observed() -> None:
     game = WithBoard()
     rows = Play(game, make_ppo(game, ("farmer_1",)), make_ppo(game, ("farmer_0",))).collect(9)["farmer_1"]

@@ -7,6 +7,7 @@ palestra.algorithms.losses.reinforce, palestra.algorithms.parts.estimators.
 
 import copy
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -461,6 +462,16 @@ def test_every_row_of_a_game_that_ends_comes_once_and_with_its_game(seed: int, l
         ends = [place for place, row in enumerate(own) if whole.terminated[row] or whole.truncated[row]]
         expected += own[: ends[-1] + 1] if ends else []
     assert sorted(seen) == sorted(expected)
+
+
+def test_what_fills_up_a_shorter_sequence_belongs_to_no_game() -> None:
+    """A role with one move in a round, beside one with three."""
+    every = torch.ones(4, dtype=torch.bool)
+    batch = replace(stream(0, 4, 1), valid=every, terminated=every, truncated=~every)
+    found = WholeGames()(batch, [torch.tensor([[0], [1], [2]]), torch.tensor([[3]])])
+    assert found is not None
+    rows, numbers = found
+    assert [rows.action[own][rows.valid[own]].tolist() for own in numbers.unbind(1)] == [[0, 1, 2], [3]]
 
 
 def test_who_was_frozen_forgets_the_rows_of_games_before(tmp_path: Path) -> None:

@@ -128,9 +128,13 @@ def config(*overrides: str) -> Any:
     return read_config("on_policy-cartpole", ("estimator=v_trace", *SMALL, *QUIET, *overrides))
 
 
-@pytest.mark.parametrize("loss", ["ppo", "{name: reinforce, critic: {coefficient: 0.5}, entropy_coefficient: 0.0}"])
+REINFORCE = "loss={name: reinforce, critic: {coefficient: 0.5}, entropy_coefficient: 0.0}"
+SHARED = "body={name: shared, net: {name: mlp, net_arch: [8], activation: tanh}}"  # keeps its values with the rows
+
+
+@pytest.mark.parametrize("overrides", [["loss=ppo"], ["loss=ppo", SHARED], [REINFORCE, "num_passes=1"]])
 def test_it_learns_from_the_probabilities_and_values_of_the_turns_first_step(
-    loss: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    overrides: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
     prepare = OnPolicy.prepare
@@ -145,8 +149,7 @@ def test_it_learns_from_the_probabilities_and_values_of_the_turns_first_step(
         seen.append(float((now - batch.extras["log_prob"]).detach().abs().max()))
 
     monkeypatch.setattr(OnPolicy, "prepare", see)
-    passes = ["num_passes=1"] if "reinforce" in loss else []
-    fit(tmp_path / "run", config(f"loss={loss}", "actors={num: 2, lag: 1}", *passes))
+    fit(tmp_path / "run", config("actors={num: 2, lag: 1}", *overrides))
     assert seen[0] < 1e-5 < 1e-4 < seen[2]
     assert records(tmp_path / "run")[-1]["players"]["agent"]["weights_age"] > 0
 

@@ -20,6 +20,14 @@ def board(first: str, second: str, share: float, games: int = 100) -> Meeting:
     return Meeting({"first": first, "second": second}, {role: won.double() for role, won in wins.items()}, None)
 
 
+def test_players_come_in_the_order_of_their_names() -> None:
+    """And so in the same one in every process, though sets of names have another order in each."""
+    ratings = rate([board(name, "x", 1 / 2) for name in "fbgdhcea"])
+    assert ratings is not None
+    assert [*ratings["first"]] == [*"abcdefgh"]
+    assert [*ratings] == ["first", "second"]
+
+
 def test_odds_of_ten_to_one_are_400_points() -> None:
     ratings = rate([board("a", "x", 10 / 11), board("b", "x", 1 / 2)])
     assert ratings is not None
@@ -84,6 +92,7 @@ def test_lopsided_pairs_converge() -> None:
 
 # ---- over both roles ------------------------------------------------------------------------------------------
 
+EVEN = torch.tensor([1.0, 0.0]).double()
 STRENGTHS, LEAD = {"a": 0.9, "b": 0.1, "c": -1.0}, 0.4
 
 
@@ -145,6 +154,21 @@ def test_the_lead_of_the_first_role_is_no_strength() -> None:
     assert [found[name]["rating"] for name in ("a", "b", "lead")] == pytest.approx([0, 0, 400], abs=1e-6)
 
 
+def test_ratings_are_found_where_whole_steps_of_newton_s_method_lead_away_from_them() -> None:
+    """The gradient of the likelihood is 0 there."""
+    counts = {("a", "c"): (13, 1784), ("b", "d"): (0, 45), ("c", "b"): (5, 1), ("c", "c"): (190, 21159)}
+    counts |= {("d", "c"): (13, 2)}
+    found = rated([board(*pair, won / (won + lost), won + lost) for pair, (won, lost) in counts.items()])
+    gradient = Counter[str]()
+    for (first, second), (won, lost) in counts.items():
+        points = found["lead"]["rating"] + found[first]["rating"] - found[second]["rating"]
+        more = won - (won + lost) / (1 + 10 ** (-points / 400))
+        gradient.update({"lead": more})
+        gradient.update({first: more})
+        gradient.subtract({second: more})
+    assert [*gradient.values()] == pytest.approx([0.0] * 5, abs=1e-5)
+
+
 def coverage(num_sets: int, num_games: int) -> dict[str, float]:
     """How often the interval of each term covers the truth."""
     generator, hits = torch.Generator().manual_seed(2), Counter[str]()
@@ -157,6 +181,16 @@ def coverage(num_sets: int, num_games: int) -> dict[str, float]:
 
 def test_intervals_cover_the_strengths_of_a_few_simulations() -> None:
     assert all(share >= 0.85 for share in coverage(60, 100).values())
+
+
+def test_intervals_are_as_wide_as_those_of_many_games() -> None:
+    """The log odds of n even games have a variance of 4 / n; the lead is the mean of two, a strength half of that."""
+    num = 1000
+    won = EVEN.repeat(num // 2)
+    found = rated([meeting("a", "b", won), meeting("b", "a", won)])
+    for name, share in (("a", 0.5), ("b", 0.5), ("lead", 1.0)):
+        half = share * SCALE * 1.96 * math.sqrt(2 / num)
+        assert (found[name]["high"] - found[name]["low"]) / 2 == pytest.approx(half, rel=0.08)
 
 
 @pytest.mark.slow
@@ -172,9 +206,7 @@ def test_games_that_depend_on_each_other_count_as_one() -> None:
     once, ten = rated(meetings), rated(tenfold)
     for name, each in once.items():
         assert list(ten[name].values()) == pytest.approx([*each.values()], abs=1e-6)
-
-
-EVEN = torch.tensor([1.0, 0.0]).double()
+    assert rated([each._replace(clusters=13 * number + 5) for each in tenfold]) == ten  # whatever they are called
 
 
 @pytest.mark.parametrize(
@@ -202,3 +234,23 @@ def test_an_interval_without_an_end_is_left_out() -> None:
     one_of_two = rated([meeting("a", "b", won), meeting("b", "a", EVEN * 0), meeting("a", "a", EVEN)])
     assert math.isnan(one_of_two["a"]["low"])
     assert math.isnan(one_of_two["a"]["high"])
+
+
+def of_fifteen(num_lost: int) -> Mapping[str, Mapping[str, Any]]:
+    """Ratings of a, who has lost so many of fifteen games, all as first: where a resample has none of these, no rating
+    is finite."""
+    won = torch.tensor([1.0] * (15 - num_lost) + [0.0] * num_lost).double()
+    return rated([meeting("a", "b", won), meeting("b", "a", EVEN * 0), meeting("a", "a", EVEN.repeat(10))])
+
+
+def test_resamples_that_determine_nothing_move_no_end() -> None:
+    """Some 35 of 1000 resamples, more than lie above an end, have none of three lost games."""
+    found = of_fifteen(3)
+    assert found["a"]["rating"] < found["a"]["high"] < 5 * SCALE
+    assert found["b"]["low"] > -5 * SCALE
+
+
+def test_where_one_resample_in_ten_determines_nothing_no_end_is_known() -> None:
+    found = of_fifteen(2)  # some 120 of 1000
+    assert all(math.isnan(each[end]) for each in found.values() for end in ("low", "high"))
+    assert all(math.isfinite(each["rating"]) for each in found.values())

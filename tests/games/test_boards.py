@@ -156,6 +156,14 @@ def test_four_in_any_direction_win_and_no_line_runs_round_an_edge(moves: list[in
     assert int(state["mover"]) == (len(moves) % 2 if winner is None else 2)
 
 
+@pytest.mark.parametrize("name", GAMES)
+def test_a_first_file_cuts_off_no_game_and_one_role_wants_high_what_the_other_wants_low(name: str) -> None:
+    game, plain = game_of(GAMES[name]), Plain(GAMES[name])
+    assert game.config.usual_rounds() == plain.num_columns * plain.num_rows
+    for score, role, other in zip(game.declared_scores, game.roles, game.roles[::-1], strict=True):
+        assert (score.name, score.wish_of(role), score.wish_of(other)) == (f"return/{role}", "high", "low")
+
+
 def levels(game: BoardGame) -> list[State]:
     """All positions by the number of stones, each once, found by the game's own step."""
     found = [game.reset(torch.zeros(1, dtype=torch.int64))]
@@ -270,6 +278,18 @@ def test_the_tactical_player_misses_no_win_and_no_block(size: tuple[int, int, in
     assert min(num_wins, num_blocks, *quiet) > 10
 
 
+@pytest.mark.parametrize("moves", [[3, 3, 4, 4, 5, 5], [3, 3, 4, 4, 5]], ids=["wins", "blocks"])
+def test_of_two_wins_or_blocks_the_tactical_player_draws_either(moves: list[int]) -> None:
+    """first has three in a row and could go on at both ends."""
+    game = game_of(connect_four())
+    state = {name: value.expand(200) for name, value in game.read_board(moves).items()}
+    legal = game.legal(state, game.roles[len(moves) % 2])
+    chosen = make_script("connect_four_tactical", game).act(state, legal, torch.arange(200), {}).action
+    counts = chosen.bincount(minlength=7)
+    assert counts.nonzero().flatten().tolist() == [1, 5]
+    assert int(counts[1]) == pytest.approx(100, abs=4.5 * sqrt(50))
+
+
 @pytest.mark.parametrize("seat", [0, 1])
 def test_the_tactical_player_beats_a_random_one_from_both_seats(seat: int) -> None:
     players = ("connect_four_tactical", "random") if seat == 0 else ("random", "connect_four_tactical")
@@ -309,13 +329,14 @@ def test_what_is_no_board_is_told_with_an_example(board: Any) -> None:
 
 
 def test_actions_are_typed_as_they_are_described() -> None:
-    for config, name, num in ((connect_four(), "column", 7), (TIC_TAC_TOE, "square", 9)):
+    for config, name, num in ((connect_four(12, 4), "column", 12), (TIC_TAC_TOE, "square", 9)):
         game = game_of(config)
         for action in range(num):
             text = game.describe_action("first", torch.tensor(action))
             assert text == f"{name} {action + 1}"
             assert game.read_action("first", text).tolist() == game.read_action("second", str(action + 1)).tolist()
             assert game.read_action("first", text).tolist() == action
+            assert game.read_action("first", f" {name.capitalize()}  {action + 1}\n").tolist() == action
         for wrong in ("0", str(num + 1), "x", "-1", "1 2", ""):
             with pytest.raises(ValueError, match=f"expected the number of a {name}, from 1 to {num}, got '{wrong}'"):
                 game.read_action("first", wrong)
@@ -335,9 +356,23 @@ def test_the_picture_of_a_game_has_every_stone_with_its_number(config: Data) -> 
         seen = game.observe({name: value.unsqueeze(0) for name, value in trace.end.items()}, "first")["stones"][0]
         for number, (x, y) in enumerate(numbers.values()):
             assert seen[number % 2, int(y), int(x)] == 1.0
+        stones = {(x, y): line.get_color() for line in axes.lines for x, y in line.get_xydata()}
+        assert stones == {at: ("blue", "red")[number % 2] for number, at in enumerate(numbers.values())}
+        (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+        assert left < right
+        assert bottom > top  # the highest row, which is the first of those that are seen, is above
+        assert all(left < x < right and bottom > y > top for x, y in numbers.values())
         winner = next((role for role in game.roles if trace.returns[role] > 0), None)
         assert scene.caption.endswith("A draw." if winner is None else f"{winner} wins.")
         assert scene.description.count(game.action_name) == trace.length
+
+
+def test_a_picture_tells_a_game_that_was_cut_off_from_a_draw() -> None:
+    game = game_of(connect_four())
+    policies = {role: make_script("choose_first", game, role) for role in game.roles}
+    (scene,) = game.storyboard(trace_games(game, policies, 4, seed=0)[0]).scenes
+    assert scene.caption == "After 4 moves: Cut off."
+    assert scene.description == "Cut off. The moves: column 1, column 1, column 1, column 1."
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,16 @@ def test_the_optimal_player_leaves_a_lost_position_wherever_it_can(num_heaps: in
     assert blunders(game, make_script("nim_optimal", game), positions) == []
 
 
+def test_in_a_lost_position_the_optimal_player_takes_the_first_legal_move() -> None:
+    game = make(3, 3)
+    lost = [heaps for heaps in product(range(4), repeat=3) if any(heaps) and not is_won(heaps)]
+    state = state_of(*lost)
+    actions = (
+        make_script("nim_optimal", game).act(state, game.legal(state, "first"), torch.arange(len(lost)), {}).action
+    )
+    assert [(action // 3, action % 3 + 1) for action in actions.tolist()] == [min(moves(heaps)) for heaps in lost]
+
+
 @pytest.mark.parametrize("opponent", ["random", "choose_first", "choose_last"])
 @pytest.mark.parametrize("seat", [0, 1])
 def test_the_optimal_player_never_loses_a_won_position(seat: int, opponent: str) -> None:

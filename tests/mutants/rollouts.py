@@ -109,6 +109,18 @@ ROLLOUTS = [
         ),
     ),
     *mutants(
+        "rollouts/fused.py",
+        FUSED,
+        ("        require_policies(self.policies, self.game.roles)\n", ""),
+        ("        super().forget_results()\n", ""),
+        ("            self.results.sums.zero_()\n", "            pass\n"),
+    ),
+    *mutants(
+        "rollouts/fused.py",
+        "algorithms/test_centralized_critic.py",
+        (' or "with_critics" in observed:', ":"),
+    ),
+    *mutants(
         "rollouts/fused_kernel.py",
         FUSED,
         (

@@ -1,6 +1,6 @@
 """Mistakes in who meets whom, in past selves, in games on a board, and in what is measured by enumeration."""
 
-from tests.mutants.mutant import mutants
+from tests.mutants.mutant import equal_mutant, mutants
 
 SEATING = "kinds/games/test_seating.py"
 BOARDS = "games/test_boards.py"
@@ -65,6 +65,18 @@ SELF_PLAY = [
         ("worlds.truncated_pending |= changed.any(dim=1) & (worlds.lengths > 0)", "pass"),
     ),
     *mutants(
+        "rollouts/fused.py",
+        f"{SEATING}::test_a_game_whose_sitter_changes_is_cut_off_and_counts_for_nobody",
+        ("left = ~changed[:, self.game.roles.index(role)]", "left = ~changed.any(dim=1)"),
+    ),
+    *mutants(
+        "rollouts/fused.py",
+        "rollouts/test_fused.py::test_results_of_sitters_add_up_to_the_totals",
+        ("ended, terminated.all(dim=1), *before)", "ended, truncated, *before)"),
+        ("worlds.lengths.clone(), worlds", "worlds.lengths, worlds"),
+        ("{name: worlds.state[name] for name in self.game.outcome_entries}", "{}"),
+    ),
+    *mutants(
         "run/checkpoints.py",
         SEATING,
         ("copies |= manifest.once.get(\"past\", {}).keys()", "pass"),
@@ -78,12 +90,25 @@ SELF_PLAY = [
         ("& self.highest).logical_not()", "& self.lowest).logical_not()"),
         ("is_over = is_won | ((first | second) == self.full) |", "is_over = is_won |"),
         ("own, other = self.roles if role == \"first\" else self.roles[::-1]", "own, other = self.roles"),
+        ("return self.num_columns * self.num_rows", "return self.num_columns + self.num_rows"),
+        ("zero_sum=True", "zero_sum=False"),
+        ("text.lower().split()", "text.split()"),
+        (r"(\d{{1,9}})", r"(\d)"),
+        ("\"A draw.\" if trace.is_finished else \"Cut off.\"", "\"A draw.\""),
+        ("style.series[number % 2]", "style.series[0]"),
+        ("ylim=(M - 0.5, -0.5)", "ylim=(-0.5, M - 0.5)"),
     ),
     *mutants(
         "players/scripted_boards.py",
         BOARDS,
         ("torch.where(blocks.any(1, keepdim=True), blocks, legal)", "legal"),
         ("torch.where(wins.any(1, keepdim=True), wins, good)", "good"),
+    ),
+    *mutants(
+        "players/scripted.py",
+        f"{EXPLOITS}::test_optimal_draws_among_all_best_actions_and_no_others",
+        ("return random_choice(keys, self.probabilities(view, legal) > 0)",
+         "return self.probabilities(view, legal).argmax(dim=1)"),
     ),
     *mutants(
         "games/positions.py",
@@ -101,13 +126,25 @@ SELF_PLAY = [
         ("float((row @ self.payoffs).min())", "float((row @ self.payoffs).max())"),
         ("table = torch.cat([-payoffs.T,", "table = torch.cat([payoffs.T,"),
     ),
+    equal_mutant(
+        "evaluation/ratings.py",
+        RATINGS,
+        "num_resamples)\n        found.append",
+        "num_resamples) * 2\n        found.append",
+        "of twice as many games in all meetings the same ratings are the most likely ones",
+    ),
     *mutants(
         "evaluation/ratings.py",
         RATINGS,
-        ("num_resamples)\n        found.append", "num_resamples) * 2\n        found.append"),
         ("won.new_zeros(int(numbers.max()) + 1, 2).index_add_(0, numbers, won)", "won"),
         ("for each in met], num_others=1)", "for each in met], num_others=0)"),
         ("if len(resampled) >= FEWEST_DETERMINED * NUM_RESAMPLES:", "if len(resampled):"),
         ("terms + step / changes.clamp(min=1.0).unsqueeze(1)", "terms + step"),
+        ("[0.025, 0.975]", "[0.05, 0.95]"),
+        ("[0.025, 0.975]", "[0.005, 0.995]"),
+        ("terms[1:][is_determined[1:]], torch", "terms[1:], torch"),
+        ("FEWEST_DETERMINED = 0.95", "FEWEST_DETERMINED = 0.6"),
+        (".unique(return_inverse=True)[1]", ""),
+        ("sorted({name for pair in pairs for name in pair})", "list({name for pair in pairs for name in pair})"),
     ),
 ]  # fmt: skip

@@ -1,6 +1,6 @@
 """Mistakes in sweeps."""
 
-from tests.mutants.mutant import mutants
+from tests.mutants.mutant import equal_mutant, mutants
 
 STUDY = "sweeps/test_study.py"
 CONSTRAINTS = "sweeps/test_constraints.py"
@@ -49,12 +49,24 @@ SWEEPS = [
             "if file.size < self._offset:\n                self._offset = self.num_damaged = 0",
             "if file.size < 0:\n                self._offset = self.num_damaged = 0",
         ),
-        ("self._offset = line.stop", "self._offset = file.size"),
+        ("if not math.isnan(self.evaluations[moment])]", "]"),
+        ("max(before, counts[name]) for name, before", "counts[name] for name, before"),
+        ('"train_seconds", 0.0) / 60)', '"train_seconds", 0.0))'),
         ("// self.interval.every * self.interval.every", "* 1"),
         ("            return max(moments)", "            return min(moments)"),
         ("self.first.setdefault(int(step), moment)", "self.first[int(step)] = moment"),
         ("if moment <= self.first[step]", "if True"),
         ('best = max if self.objective.goal == "max" else min', "best = max"),
+        ("if self.start and moment == self._moment(self.start):", "if False:"),
+        ("self.stop.after - begun", "self.stop.after"),
+        ("n - self.start.get(name, 0) for name, n", "n for name, n"),
+    ),
+    equal_mutant(
+        "sweeps/seed_runs.py",
+        STUDY,
+        "self._offset = line.stop",
+        "self._offset = file.size",
+        "what is read from the middle of a line is damaged, and then all is read anew",
     ),
     *mutants(
         "sweeps/space.py",
@@ -279,9 +291,10 @@ SWEEPS = [
         ("keep_alone(number)", "is_alone()"),
     ),
     *mutants(
-        "sweeps/seed_runs.py",
-        "sweeps/test_evolution.py",
-        ("if self.start and moment == self._moment(self.start):", "if False:"),
-        ("n - self.start.get(name, 0) for name, n", "n for name, n"),
+        "sweeps/trials.py",
+        "sweeps/test_display.py",
+        ("if last.share >= 1.0:", "if last.share >= 2.0:"),
+        ("self._before_s = max(self._before_s, train_s)", "pass"),
+        ("return max(left - (now_s - last.at_s), 0.0)", "return left"),
     ),
 ]

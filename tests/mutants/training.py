@@ -119,11 +119,12 @@ TRAINING = [
     ),
     *mutants(
         "players/player.py",
-        ACTORS,
+        "players/test_player.py",
         (
             '            if (new := state["schedules"][key]) != schedule.state_dict():',
             '            if (new := state["schedules"][key]) and False:',
         ),
+        ('if not key.startswith("replay_buffer.")', "if True"),
     ),
     *mutants(
         "algorithms/parts/estimators.py",
@@ -137,6 +138,11 @@ TRAINING = [
         "algorithms/test_v_trace.py",
         ('            extras["value"] = outputs[:, -1]', "            pass"),
         ('{"log_prob": log_prob}', "{}"),
+    ),
+    *mutants(
+        "algorithms/on_policy.py",
+        "algorithms/test_on_policy.py::test_what_fills_up_a_shorter_sequence_belongs_to_no_game",
+        ("replace(rows, valid=rows.valid & exists.flatten())", "rows"),
     ),
     *mutants(
         "games/dialogue/protocol.py",

@@ -16,6 +16,7 @@ from palestra.games.polyhedra.game import PolyhedraConfig
 from palestra.games.spaces import Discrete
 from palestra.players.player import Player
 from palestra.randomness import world_keys
+from palestra.schedules import read_schedule
 from tests.combinations import RECURRENT
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -148,6 +149,23 @@ def test_chance_plays_no_part_unless_it_is_asked_for(config: str, sampled: str) 
 
 
 # ---- words -----------------------------------------------------------------------------------------------
+
+
+def test_a_schedule_that_was_changed_comes_with_what_acting_needs() -> None:
+    """So an actor explores as the player does now."""
+    one, other = (player_of("dqn-nim", "player") for _ in range(2))
+    before = other.rates()["exploration"]
+    one.change_schedule("exploration.epsilon", read_schedule({"name": "constant", "value": before / 4}))
+    other.load_acting_state(one.acting_state())
+    assert other.rates() == one.rates() == {**other.rates(), "exploration": before / 4}
+
+
+def test_a_schedule_of_the_replay_buffer_is_not_among_those_that_can_be_changed() -> None:
+    """The buffer reads its own, which a change would not reach."""
+    memory = "capacity: 10000, layout: whole, scratch_folder: null"
+    beta = "alpha: 0.6, beta: {name: constant, value: 0.4}, eps: 1.0e-6"
+    player = player_of("dqn-nim", "player", f"replay_buffer={{name: prioritized, {memory}, {beta}}}")
+    assert set(player.schedules()) == {"learning_rate", "exploration.epsilon"}
 
 
 def test_a_player_is_shown_in_one_line() -> None:

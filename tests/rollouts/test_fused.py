@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from palestra.games.game import Observation, TensorGame
+from palestra.games.game import GameEnds, Observation, TensorGame
 from palestra.games.nim import NimConfig, NimGame
 from palestra.games.normalization import UNCHANGED
 from palestra.games.policy import Decision, Memory, Observes
@@ -23,6 +23,7 @@ from palestra.players import make_script
 from palestra.randomness import base_key, fold, random_choice, world_keys
 from palestra.rollouts import fused
 from palestra.rollouts.fused import FusedGame, Worlds
+from palestra.rollouts.seated import Results, SeatedPolicy, Sitter
 from palestra.rollouts.transitions import Transitions, join_roles
 from tests.games.plain_polyhedra import polyhedra_config
 from tests.games.tag_game import TagGame
@@ -437,6 +438,60 @@ def test_whoever_is_no_longer_collected_leaves_nothing_open(name: str) -> None:
     assert not worlds.awaiting.any()
     assert not worlds.truncated_pending.any()
     assert fused_game.take_totals(worlds)["episodes"] > 30
+
+
+def test_a_role_without_a_policy_is_told_before_anything_is_played() -> None:
+    fused_game, worlds = start("nim", 4)
+    before = copy.deepcopy(worlds.state_dict())
+    del fused_game.policies["second"]
+    with pytest.raises(
+        ValueError, match=r"^expected a policy for each role \(first, second\).*, got none for 'second';"
+    ):
+        fused_game.collect(worlds, ("first",), 3)
+    assert equal(worlds.state_dict(), before)
+
+
+class WonByMover(NimGame):
+    """Nim in which the state at the end says who has won: who would have been next has lost."""
+
+    outcome_entries = ("mover",)
+
+    def wins(self, ends: GameEnds) -> dict[str, Tensor]:
+        won = ends.outcomes["mover"].double()
+        return {"first": won, "second": 1.0 - won}
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("name", ["polyhedra", "nim", "won by mover"])
+def test_results_of_sitters_add_up_to_the_totals(name: str, masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the polyhedra game a host wins as many rounds as games end by the rules, and an agent wins the others."""
+    if masked:  # as on a GPU
+        monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    monkeypatch.setitem(GAMES, "won by mover", WonByMover(GAMES["nim"].config, CPU))
+    fused_game, worlds = start(name, 30)
+    game, everywhere = fused_game.game, torch.arange(30)
+    for role, policy in fused_game.policies.items():
+        fused_game.policies[role] = SeatedPolicy([Sitter(everywhere, policy)], 30, CPU)
+    worlds.results = Results(torch.zeros(30, 5, dtype=torch.float64), torch.full((30, 2), -1))
+    fused_game.collect(worlds, (), 25)
+    totals = fused_game.take_totals(worlds)
+    won = [(totals["episodes"] + totals[f"return/{role}"]) / 2 for role in game.roles]
+    if name == "polyhedra":
+        won = [totals["terminated"], totals["length"] - totals["terminated"]]
+        assert min(totals["terminated"], totals["truncated"]) > 10
+    expected = [totals["episodes"], *(totals[f"return/{role}"] for role in game.roles), *won]
+    assert worlds.results.take().sum(dim=0).tolist() == pytest.approx(expected)
+
+
+def test_results_are_forgotten_but_not_who_sat_there_and_the_last_returns() -> None:
+    fused_game, worlds = start("nim", 10)
+    fused_game.collect(worlds, (), 10)
+    worlds.results = Results(torch.ones(10, 5), torch.arange(20).view(10, 2))
+    before = copy.deepcopy(worlds.state_dict())
+    worlds.forget_results()
+    assert before["totals"].any()
+    nothing = {"totals": torch.zeros_like(before["totals"])}
+    assert equal(worlds.state_dict(), before | nothing | {"results": before["results"] | {"sums": torch.zeros(10, 5)}})
 
 
 def test_rows_come_back_from_their_flat_form() -> None:

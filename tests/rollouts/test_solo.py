@@ -98,6 +98,14 @@ def test_rows_carry_the_legal_actions_of_both_observations() -> None:
     assert not rows.always_legal
 
 
+def test_a_game_without_a_policy_is_told_before_anything_is_played() -> None:
+    solo, worlds = played()
+    solo.policies.clear()
+    with pytest.raises(ValueError, match=r"^expected a policy for each role \(agent\).*, got none for 'agent';"):
+        solo.collect(worlds, ("agent",), 1)
+    assert worlds.num_moves == 1
+
+
 def test_ends_are_told_apart() -> None:
     solo, worlds = played()
     rows = solo.collect(worlds, ("agent",), 40)["agent"]

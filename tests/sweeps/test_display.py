@@ -99,6 +99,15 @@ def test_a_run_ends_as_its_pace_says_without_the_time_in_which_it_imports() -> N
     assert math.isnan(pace.seconds_left(205.0))
     pace.note(210.0, 1.0, 1000.0, 30.0)
     assert pace.seconds_left(211.0) == 0.0
+    pace.end(220.0)
+    pace.begin(300.0, 1.0, 1000.0, 30.0)  # killed in its last evaluation
+    assert pace.seconds_left(301.0) == 0.0
+
+
+def test_what_a_run_has_trained_for_an_earlier_process_of_the_sweep_counts() -> None:
+    pace = Pace()
+    pace.begin(100.0, 0.5, 500.0, 60.0)
+    assert pace.seconds(105.0) == 65.0
 
 
 @pytest.mark.parametrize(

@@ -182,9 +182,9 @@ def test_drawn_points_lie_in_the_space_and_corners_have_every_end() -> None:
 # ---- records as they grow --------------------------------------------------------------------------------
 
 
-def watched(run: Path, of: str = "last", goal: str = "max") -> Watched:
+def watched(run: Path, of: str = "last", goal: str = "max", start: dict[str, int] | None = None) -> Watched:
     config = read_config(BASE, ["evaluations.0.interval.every=100", "stop.after=1000"])
-    return Watched(run, config, check(SWEEP["objective"] | {"of": of, "goal": goal}, ObjectiveConfig), {})
+    return Watched(run, config, check(SWEEP["objective"] | {"of": of, "goal": goal}, ObjectiveConfig), start or {})
 
 
 def values(seen: Watched) -> dict[int, float]:
@@ -226,6 +226,16 @@ def test_the_evaluation_at_the_end_counts_at_the_end_alone(of: str, final: float
     assert [seen.counts_at(step)["env_steps"] for step in seen.first] == [128, 256]
 
 
+def test_what_a_branch_has_of_its_origin_is_not_its_own(tmp_path: Path) -> None:
+    """Its evaluation at the start, the best one, is that of the run that it branches off; so is what that counted."""
+    seen = watched(tmp_path, "best", start={"env_steps": 512, "opt_steps": 64})
+    (tmp_path / "records.jsonl").write_text(evaluation(512, 9.0) + evaluation(640, 5.0) + evaluation(756, 3.0))
+    seen.look()
+    assert seen.final() == 5.0
+    assert values(seen) == {600: 5.0, 700: 5.0}
+    assert (seen.counts_at()["env_steps"], seen.counts_at(600)["env_steps"], seen.share) == (244, 128, 0.5)
+
+
 def test_records_that_were_cut_back_and_come_again_change_nothing(tmp_path: Path) -> None:
     file, seen = tmp_path / "records.jsonl", watched(tmp_path)
     lines = [evaluation(128 * number, float(number)) for number in range(6)]
@@ -237,9 +247,41 @@ def test_records_that_were_cut_back_and_come_again_change_nothing(tmp_path: Path
     file.write_text("".join(lines[:4]))
     seen.look()
     assert values(seen) == before
+    assert (seen.counts_at()["env_steps"], seen.share) == (640, 0.64)
     file.write_text("".join([*lines, evaluation(900, 9.0)]))
     seen.look()
     assert values(seen) == before | {900: 9.0}
+
+
+def test_a_damaged_line_that_was_cut_off_and_comes_again_whole_counts(tmp_path: Path) -> None:
+    file, seen = tmp_path / "records.jsonl", watched(tmp_path, "best")
+    first, second, third = (evaluation(128 * number, float(number)) for number in range(3))
+    file.write_text(first + second + "[" + third[1:])
+    seen.look()
+    assert (seen.latest, seen.num_damaged) == (1.0, 1)
+    file.write_text(first)
+    seen.look()
+    file.write_text(first + second + third)
+    seen.look()
+    assert (seen.latest, seen.num_damaged) == (2.0, 0)
+
+
+def test_an_evaluation_without_a_value_is_never_the_best(tmp_path: Path) -> None:
+    lines = [evaluation(128, 5.0).replace(": 5.0", ": null"), evaluation(256, 4.0), evaluation(384, 3.0)]
+    (tmp_path / "records.jsonl").write_text("".join(lines))
+    best, least = watched(tmp_path, "best"), watched(tmp_path, "best", goal="min")
+    for seen in (best, least):
+        seen.look()
+        assert math.isnan(seen.value_at(100))
+    assert (best.final(), least.final()) == (4.0, 3.0)
+
+
+def test_of_a_run_that_stops_after_minutes_the_share_is_that_of_its_training(tmp_path: Path) -> None:
+    config = read_config(BASE, ["stop={after: 8, unit: minutes}"])
+    seen = Watched(tmp_path, config, check(SWEEP["objective"], ObjectiveConfig), {})
+    (tmp_path / "records.jsonl").write_text(json.dumps({"kind": "training", "clock": {"train_seconds": 120.0}}) + "\n")
+    seen.look()
+    assert (seen.minutes, seen.share) == (2.0, 0.25)
 
 
 def save(run: Path, env_steps: int) -> None:

@@ -39,7 +39,7 @@ from palestra.scaling.states import equal
 from palestra.storage.facts import RunFacts
 from palestra.storage.run_folder import RunFolder
 from palestra.training.training import Training
-from tests.games.gym_worlds import gym_data
+from tests.games.gym_worlds import cart_pole, gym_data
 from tests.test_gym_training import lone_agent
 
 Data = dict[str, Any]
@@ -301,11 +301,16 @@ def test_observations_are_normalised_by_the_rows_that_are_learned_from(rollout_l
 # ---- without a game, and beside others ------------------------------------------------------------------------------
 
 
-def test_a_game_may_take_the_place_of_spaces_while_nobody_plays() -> None:
+def fit_apart(*overrides: str) -> tuple[Trainer, Data]:
+    """A finished run that has learned from play of cartpole and has `spaces` in its place, and its config."""
     record_play("play.npz", "cartpole")
-    words = ["replay_buffer.file=play.npz", *SMALL, "num_worlds=1"]
+    words = ["replay_buffer.file=play.npz", *SMALL, "num_worlds=1", *overrides]
     data = read_config(starting_data("bc", {"name": "spaces"}, words[:1]), words).model_dump()
-    fit(Path("apart"), data)
+    return fit(Path("apart"), data), data
+
+
+def test_a_game_may_take_the_place_of_spaces_while_nobody_plays() -> None:
+    _, data = fit_apart()
     game = starting_data("dqn", {"name": "cartpole"}, [])["game"]
     own = make_game(game).spaces["agent"]
     (name,) = data["players"]["agent"]["algorithm"]["replay_buffer"]["columns"]["observation"]
@@ -320,6 +325,20 @@ def test_a_game_may_take_the_place_of_spaces_while_nobody_plays() -> None:
         Trainer.branch("apart/checkpoints/latest", [f"game={clipped}", *changes[1:]])
     with pytest.raises(ConfigError, match=r"num_worlds: expected 3"):
         Trainer.branch("played/checkpoints/latest", ["num_worlds=2", "actors=null"])
+
+
+def test_an_environment_may_take_the_place_of_spaces_and_normalises_as_they_did() -> None:
+    """Its statistics have another form than theirs, and are those of the file, too."""
+    normalize = {"eps": 0.01}
+    apart, _ = fit_apart(f"game.observation.normalize={json.dumps(normalize)}")
+    game = cart_pole(observation={"normalize": normalize, "clip": None})
+    changes = [f"game={json.dumps(game)}", "players.agent.algorithm.rollout_length=2", "stop.after=40"]
+    played: Trainer = Trainer.branch("apart/checkpoints/latest", changes, Path("played"))
+    played.fit()
+    assert (played.opt_steps, played.env_steps) == (40, 10)
+    (moments,), (own, _) = apart.game.statistics(), played.game.statistics()
+    for name in ("count", "mean", "squares"):
+        torch.testing.assert_close(torch.as_tensor(getattr(own, name)), getattr(moments, name))
 
 
 def test_another_player_may_play_while_one_learns_from_recorded_play(make_config: Any) -> None:

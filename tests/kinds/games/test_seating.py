@@ -288,9 +288,12 @@ def test_a_game_whose_sitter_changes_is_cut_off_and_counts_for_nobody(tmp_path: 
     cut = 5 + int(awaiting.nonzero()[0])  # where `main` has moved as second
     new = worlds.results.sitters.clone()
     new[cut, 0] = 1000
+    remembered = copy.deepcopy(worlds.memory["second"])
     game.seat(worlds, new)
     assert worlds.truncated_pending.nonzero().tolist() == [[cut]]
     assert not any(bool(value[cut].any()) for name, value in worlds.memory["first"].items())
+    assert any(bool(value[cut].any()) for value in remembered.values())  # who stays still observes where it was cut off
+    assert list(tree_differences(remembered, worlds.memory["second"])) == []
     rows = game.collect(worlds, NIM, 2)["second"]
     own = rows.at(torch.tensor([cut, 8 + cut]))
     assert own.valid.sum() == 1
