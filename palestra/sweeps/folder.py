@@ -227,5 +227,4 @@ def _runs_of(trial: Folder) -> list[Path]:
 def require_optuna() -> None:
     """Raise MissingExtra if Optuna is not installed."""
     if importlib.util.find_spec("optuna") is None:
-        message = "the extra 'optuna' is missing; install it by: pip install 'palestra[optuna]'"
-        raise MissingExtra.at("sweep", message)
+        raise MissingExtra.at("sweep", "the extra 'optuna' is missing; install it by: pip install 'palestra[optuna]'")
