@@ -390,7 +390,7 @@ FAULTS: dict[str, tuple[Data, str]] = {
     ),
     "fewer than seated": (
         {"players.past.num_seated": 4, "players.past.num_kept": 4},
-        f"{MEETS}.1.share: expected at least 4 worlds, players.past.num_seated, got 0.375 (3 worlds)",
+        f"{MEETS}.1.share: expected at least 4 worlds, players.past.num_seated, got 0.375 (3 of 8)",
     ),
     "without a role": (
         {f"{MEETS}.0.pairing": {"first": "main"}},
@@ -493,6 +493,8 @@ def test_check_says_who_meets_whom() -> None:
         "worlds of exploiter: 4 of 8 with first exploiter, second main",
         "worlds of exploiter: 4 of 8 with first main, second exploiter",
     ]
+    one: RunConfig = read_config(league(LEARNERS["dqn"]), ["players.past.num_seated=1"])
+    assert one.plan()[-4] == "worlds of main: 3 of 8 with first main, second past (1 past self at a time in second)"
 
 
 def make_wide() -> torch.nn.Module:
