@@ -182,7 +182,7 @@ TRAINING = [
     *mutants(
         "training/lockstep.py",
         LOCKSTEP,
-        ("            self.training.end_reason = reasons[0]\n", "            pass\n"),
+        ("        self.training.end_reason = next((reason for reason in reasons if reason is not None), None)\n", ""),
         (
             "wants_to_end = run.signals.received is not None or self.training.end_reason is not None",
             "wants_to_end = run.signals.received is not None",
