@@ -13,7 +13,7 @@ from torch import Tensor
 
 from palestra.config import ByName, Config, InBranch, NonNegativeFloat, PositiveFloat, PositiveInt
 from palestra.games.game import TensorGame
-from palestra.games.policy import Decision, Memory, Observes
+from palestra.games.policy import Decision, Memory, Observes, told_probabilities
 from palestra.players.player import Player
 from palestra.randomness import fold
 from palestra.rollouts.seated import SeatedPolicy, Sitter
@@ -94,8 +94,7 @@ class PastSelf:
 
     def probabilities(self, view: Mapping[str, Tensor], legal: Tensor) -> Tensor | None:
         """Return the probabilities of its actions, (B, A); None if it tells none."""
-        tell: Callable[..., Tensor | None] | None = getattr(self.policy, "probabilities", None)
-        return None if tell is None else tell(self._seen(view), legal)
+        return told_probabilities(self.policy, self._seen(view), legal)
 
     def _seen(self, view: Mapping[str, Tensor]) -> dict[str, Tensor]:
         state = dict(view)
@@ -130,8 +129,7 @@ class PastPolicy:
             self.spare.append(self.made.pop(gone))
         if opt_steps not in self.made:
             if not self.spare:
-                made = self.make(self.game, self.role)
-                self.spare.append(PastSelf(made, self.game, self.role, self.config.explores))
+                self.spare.append(PastSelf(self.make(self.game, self.role), self.game, self.role, self.config.explores))
             self.made[opt_steps] = self.spare.pop().load(self.kept[opt_steps])
         return self.made[opt_steps]
 

@@ -570,7 +570,26 @@ def test_past_hosts_and_agents_of_the_polyhedra_game(few_figures: None, tmp_path
     assert [text for text, _ in cross.rows[0][1:]] == kept["agent"]
 
 
-def test_past_selves_that_explore_are_exploited_by_their_probabilities(tmp_path: Path) -> None:
+EPSILON = {"name": "constant", "value": 0.4}
+EXPLORATIONS = """
+from palestra.algorithms.parts.exploration import EpsilonGreedyConfig, UserExploration
+from palestra.randomness import random_choice
+
+
+class Often(UserExploration, EpsilonGreedyConfig):
+    name: str
+
+    def choose(self, q, legal, keys, epsilon):
+        return random_choice(keys, legal)
+
+
+class First(Often):
+    def choose(self, q, legal, keys, epsilon):
+        return legal.int().argmax(1)
+"""
+
+
+def test_past_selves_that_explore_are_exploited_by_their_probabilities(in_tmp_path: Path) -> None:
     config = league(LEARNERS["dqn"], explores=True)
     exploited = {"name": "exploitability", "roles": {"row": "past", "column": "past"}, "max_positions": 4}
     evaluation = {
@@ -583,9 +602,7 @@ def test_past_selves_that_explore_are_exploited_by_their_probabilities(tmp_path:
     }
     pennies = [[[1.0, -1.0], [-1.0, 1.0]], [[-1.0, 1.0], [1.0, -1.0]]]
     players = {name: config["players"][name] for name in ("main", "past")}
-    players["main"]["algorithm"] = LEARNERS["dqn"] | {
-        "exploration": {"name": "epsilon_greedy", "epsilon": {"name": "constant", "value": 0.4}}
-    }
+    players["main"]["algorithm"] = LEARNERS["dqn"] | {"exploration": {"name": "epsilon_greedy", "epsilon": EPSILON}}
     players["main"]["meets"] = [{"share": 1.0, "pairing": {"row": "main", "column": "past"}}]
     config |= {"players": players, "roles": dict.fromkeys(("row", "column"), "main"), "best": None}
     config["game"] = {
@@ -594,12 +611,20 @@ def test_past_selves_that_explore_are_exploited_by_their_probabilities(tmp_path:
         "num_rounds": 1,
         "observation": config["game"]["observation"],
     }
-    trainer = make_trainer(config | {"evaluations": [evaluation | {"played_by": exploited}]}, run=tmp_path / "run")
+    trainer = make_trainer(config | {"evaluations": [evaluation | {"played_by": exploited}]}, run=Path("run"))
     for num_kept in (0, 1):
         assert len(trainer.seating.past["past"].kept) == num_kept
         found = trainer.evaluations.play("main", 1, with_scripted=True)["pairs"][0]["scores"]
         assert found["exploitability"] == pytest.approx(0.6), "it plays one side with probability 0.8"
         trainer.seating.copy(["past"], trainer.counts(), trainer.replica)
+    (in_tmp_path / "own_explorations.py").write_text(EXPLORATIONS)
+    own = players["main"]["algorithm"]["exploration"]
+    own["name"], config["evaluations"] = "own_explorations:Often", [evaluation | {"played_by": exploited}]
+    with pytest.raises(ConfigError, match=r"roles\.row: expected .*, or whose own class or exploration has `probab"):
+        make_trainer(config)
+    own["name"] = "own_explorations:First"
+    found = make_trainer(config).evaluations.play("main", 1, with_scripted=True)["pairs"][0]["scores"]
+    assert found["exploitability"] == 1.0, "it draws nothing"
 
 
 def test_the_mixture_of_past_selves_is_exploited_in_games_of_one_round(tmp_path: Path) -> None:
