@@ -200,9 +200,11 @@ class Evaluations:
         return self._record(name, declared, pairs, rate(met), rate_over_roles(met))
 
     def _names_of(self, pairing: Mapping[str, str]) -> dict[str, Any]:
-        """Say who sits where in a pairing, with the roles in the order of the game, and which roles learn."""
+        """Say who sits where in a pairing, with the roles in the order of the game; which learn or have past selves."""
         players = {role: pairing[role] for role in self.game.roles}
-        return {"players": players, "learned": [role for role, sitter in players.items() if self._learns(sitter)]}
+        learned = [role for role, sitter in players.items() if self._learns(sitter)]
+        past = [role for role, sitter in players.items() if self._changes(sitter) and role not in learned]
+        return {"players": players, "learned": learned, **({"past": past} if past else {})}
 
     def _record(
         self,

@@ -170,7 +170,8 @@ def verdicts(evaluations: Sequence[Evaluation]) -> list[str]:
             found += _sentence(facing, ("beats", "no clear difference from", "behind"), orders, samples)
         changes, compared = {}, []
         for opponents, pair in own.items():
-            if (before := past[pair.seats][:-1]) and not any(opponent.learns for opponent in opponents):
+            is_same = not pair.past and not any(opponent.learns for opponent in opponents)
+            if is_same and (before := past[pair.seats][:-1]):
                 changes[_names(opponents)] = _order(pair, before[0], seat)
                 compared.append((before[0], pair))
         against = " against" if any(changes) else ""

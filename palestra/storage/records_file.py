@@ -243,6 +243,7 @@ class _Pair(_Section):
 
     players: Annotated[dict[str, str], Field(min_length=1)]
     learned: list[str]
+    past: list[str] = []
     same_as: dict[str, str] | None = None
     truncated: _Count = 0
     scores: dict[str, float | None]
