@@ -105,8 +105,7 @@ class Evaluations:
                 if self.exploitability[name].positions is not None:
                     expected = "expected one player, because games have more than one round"
                     raise ConfigError.at(role, f"{expected}, got {config.roles[role]!r}, past selves")
-                first = policy.make(policy.game, role).policy(policy.config.explores)  # before there is a copy
-                seats[role] = [policy.past_self(each) for each in policy.kept] or [first]
+                seats[role] = [*policy.selves()]
         mixtures = {role: [(1.0 / len(those), each) for each in those] for role, those in seats.items()}
         return self.exploitability[name].scores(mixtures)
 

@@ -414,6 +414,11 @@ FAULTS: dict[str, tuple[Data, str]] = {
         {f"{MEETS}.2.pairing": {"first": "main", "second": "past"}},
         f"{MEETS}: expected each pairing once, with the whole of its share, got second=past twice",
     ),
+    "a class of one's own": (
+        {"players.main.meets.1.pairing.second": "own:Last"},
+        f"{MEETS}.1.pairing.second: expected a player of this file (main, exploiter, past), got 'own:Last'; a new one "
+        "needs players.NAME={scripted: own:Last}",
+    ),
     "a past of nobody": (
         {"players.past.past_of": "rival"},
         "players.past.past_of: expected a player that learns of this file (main, exploiter), got 'rival'; a new one "
@@ -625,6 +630,14 @@ def test_past_selves_that_explore_are_exploited_by_their_probabilities(in_tmp_pa
     own["name"] = "own_explorations:First"
     found = make_trainer(config).evaluations.play("main", 1, with_scripted=True)["pairs"][0]["scores"]
     assert found["exploitability"] == 1.0, "it draws nothing"
+
+
+def test_before_there_is_a_copy_a_past_self_is_the_player_as_it_is_now(tmp_path: Path) -> None:
+    config = league(LEARNERS["dqn"], normalized=True)
+    config["evaluations"][0]["pairings"] += [dict.fromkeys(NIM, "main")]
+    trainer = make_trainer(config, run=tmp_path / "run")
+    past, now = (each["scores"] for each in trainer.evaluations.play("main", 12, with_scripted=True)["pairs"])
+    assert past == now
 
 
 def test_the_mixture_of_past_selves_is_exploited_in_games_of_one_round(tmp_path: Path) -> None:
