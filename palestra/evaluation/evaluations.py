@@ -199,10 +199,10 @@ class Evaluations:
         return self._record(name, declared, pairs, rate(met), rate_over_roles(met))
 
     def _names_of(self, pairing: Mapping[str, str]) -> dict[str, Any]:
-        """Say who sits where in a pairing, with the roles in the order of the game; which learn or have past selves."""
+        """Say who sits where in a pairing, with the roles in the order of the game, and whom training changes."""
         players = {role: pairing[role] for role in self.game.roles}
-        learned = [role for role, sitter in players.items() if self._learns(sitter)]
-        past = [role for role, sitter in players.items() if self._changes(sitter) and role not in learned]
+        learned = [role for role, sitter in players.items() if self._changes(sitter)]
+        past = [role for role in learned if not self._learns(players[role])]
         return {"players": players, "learned": learned, **({"past": past} if past else {})}
 
     def _record(

@@ -145,7 +145,10 @@ def verdicts(evaluations: Sequence[Evaluation]) -> list[str]:
     lines: list[str] = []
     past = histories(evaluations)
     learners = dict.fromkeys(
-        seat for pair in results.values() for seat in pair.seats if seat.learns and pair.wish_of(seat)
+        seat
+        for pair in results.values()
+        for seat in pair.seats
+        if seat.learns and seat.role not in pair.past and pair.wish_of(seat)
     )
     num_seats = Counter(seat.player for seat in learners)
     for seat in learners:
@@ -170,8 +173,7 @@ def verdicts(evaluations: Sequence[Evaluation]) -> list[str]:
             found += _sentence(facing, ("beats", "no clear difference from", "behind"), orders, samples)
         changes, compared = {}, []
         for opponents, pair in own.items():
-            is_same = not pair.past and not any(opponent.learns for opponent in opponents)
-            if is_same and (before := past[pair.seats][:-1]):
+            if (before := past[pair.seats][:-1]) and not any(opponent.learns for opponent in opponents):
                 changes[_names(opponents)] = _order(pair, before[0], seat)
                 compared.append((before[0], pair))
         against = " against" if any(changes) else ""

@@ -68,8 +68,7 @@ class SweepFolder:
             begun.bases.make()
             for name, text in bases.items():
                 begun.bases.write(f"{name}.yml", text.encode())
-            facts = {"format": FORMAT, "id": uuid.uuid4().hex, **run_facts()}
-            begun.root.write("sweep.json", to_json(facts).encode())
+            begun.root.write("sweep.json", to_json({"format": FORMAT, "id": uuid.uuid4().hex, **run_facts()}).encode())
             begun.root.write("sweep.yml", sweep.encode())
             folder.is_new = begun._move_to(whole)
         finally:

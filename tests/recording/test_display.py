@@ -539,7 +539,7 @@ def test_verdicts_on_one_player_in_two_roles_name_the_role() -> None:
 
 def test_nothing_is_said_of_a_change_against_past_selves_who_are_others_each_time() -> None:
     def at(opt_steps: int, rho: float) -> Evaluation:
-        against = replace(pair("host", "mixture", rho), past=("agent",))
+        against = replace(pair("host", "mixture", rho), learned=("host", "agent"), past=("agent",))
         return Evaluation("main", opt_steps, (against, pair("host", "random", rho)))
 
     assert verdicts([at(0, 0.1), at(9, 0.2)]) == ["host:", "  since the first evaluation: better against random"]

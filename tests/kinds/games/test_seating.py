@@ -674,7 +674,7 @@ def test_the_mixture_of_past_selves_is_exploited_in_games_of_one_round(tmp_path:
         mixed[role] = torch.stack(told).mean(0)[0]
     of_both = [-float((mixed["row"] @ table).min()), float((table @ mixed["column"]).max())]  # its value is 0
     [*_, last] = [each for each in records(tmp_path / "run") if each["kind"] == "evaluation"]
-    assert (last["pairs"][0]["learned"], last["pairs"][0]["past"]) == ([], ["row", "column"])
+    assert (last["pairs"][0]["learned"], last["pairs"][0]["past"]) == (["row", "column"], ["row", "column"])
     found = last["pairs"][0]["scores"]
     assert found["exploitability"] == pytest.approx(sum(of_both) / 2, abs=1e-6)
     assert found["exploitability"] > 0.01
