@@ -178,12 +178,12 @@ class SACConfig(AlgorithmConfig):
 class SoftPolicy:
     """Plays the actions that a function chooses by the observation, the legal actions and keys.
 
-    probabilities: gives those of all actions, (B, flags), by the first two; None: it draws none, or does not tell.
+    probabilities: gives those of all actions, (B, flags), by the first two; or None: it draws none, or does not tell.
     """
 
     observes: Observes = "observation"
 
-    def __init__(self, choose: Callable[..., Tensor], probabilities: Callable[..., Any] | None = None) -> None:
+    def __init__(self, choose: Callable[..., Tensor], probabilities: Callable[..., Any] = lambda *asked: None) -> None:
         self.choose, self.probabilities = choose, probabilities
 
     def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:

@@ -6,7 +6,7 @@ from palestra.callbacks.callback import Callback, CallbackConfig
 from palestra.callbacks.change_schedule import ChangeScheduleConfig
 from palestra.callbacks.freeze import FreezeConfig
 from palestra.callbacks.plateau import EarlyStoppingConfig, ReduceOnPlateauConfig
-from palestra.config import ByName, Config, UserConfig, check
+from palestra.config import ByName, Config, UserConfig, check, cut
 
 AnyCallbackConfig = Annotated[
     EarlyStoppingConfig | ReduceOnPlateauConfig | ChangeScheduleConfig | FreezeConfig | UserConfig,
@@ -32,5 +32,5 @@ def required_callbacks(given: object) -> list[Callback]:
     wrong = [each for each in given if not isinstance(each, Callback)] if isinstance(given, list | tuple) else [given]
     if wrong:
         expected = "expected a list of objects of classes that derive from palestra.Callback"
-        raise TypeError(f"callbacks: {expected}, got {wrong[0]!r:.80}")
+        raise TypeError(f"callbacks: {expected}, got {cut(repr(wrong[0]))}")
     return list(given)  # type: ignore[call-overload]

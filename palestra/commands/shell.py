@@ -114,8 +114,7 @@ def refuse(options: Mapping[str, Any], why: str) -> None:
 
 def refuse_others(options: Mapping[str, Any], run: object, kind: "BaseRunConfig") -> None:
     """Raise ConfigError if one of some options is given that means nothing to the kind of a run. kind: its config."""
-    others = {name: value for name, value in options.items() if name not in kind.options}
-    refuse(others, f"{run} is {kind.in_words}")
+    refuse({name: value for name, value in options.items() if name not in kind.options}, f"{run} is {kind.in_words}")
 
 
 def parse_numbers(text: str, option: str, what: str) -> list[int]:

@@ -130,8 +130,7 @@ def _grid_by_hand(
                 try:
                     space[key]["values"].append(load_yaml(f"value: {text}")["value"])
                 except ConfigError as error:
-                    message = f"expected a value, got {text!r}: {error.errors[0].message}"
-                    raise ConfigError.at(key, message) from None
+                    raise ConfigError.at(key, f"expected a value, got {text!r}: {error.errors[0].message}") from None
     if not space and len(bases) == 1:
         raise ConfigError.at(
             file, "expected a key with several values, as gamma=0.9,0.99, or several configs, got neither"

@@ -17,7 +17,7 @@ from palestra.config.base import (
     under,
     walk,
 )
-from palestra.config.errors import ConfigError, ConfigErrorItem, Failed, MissingExtra, PartError, below
+from palestra.config.errors import ConfigError, ConfigErrorItem, Failed, MissingExtra, PartError, below, cut
 from palestra.config.files import apply_overrides, list_of_overrides, load_yaml
 from palestra.config.library import LibraryClass
 from palestra.config.own_classes import (

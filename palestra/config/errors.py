@@ -140,8 +140,12 @@ def shown(value: object) -> str:
         return str(value).lower().replace("none", "null")
     if isinstance(value, dict | list):
         return "a mapping" if isinstance(value, dict) else "a list"
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return cut(repr(value))
+
+
+def cut(text: str, most: int = 80) -> str:
+    """Return a text as error messages quote it: one that is longer ends in "..."."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def mapping_hint(value: object) -> str:

@@ -78,7 +78,8 @@ def _parse(text: str, where: str) -> Any:
         mark = error.problem_mark or error.context_mark
         at = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         problem = f"invalid YAML{at}: {error.problem or error.context}"
-        raise ConfigError.at(where, f"{problem}{_glued_line(text, mark)}") from None
+        quotes = "; a text that begins with it needs quotes" * problem.endswith("that cannot start any token")
+        raise ConfigError.at(where, f"{problem}{quotes}{_glued_line(text, mark)}") from None
     except yaml.reader.ReaderError as error:
         problem = f"invalid YAML: the character U+{error.character:04X} at {error.position}"
         raise ConfigError.at(where, problem) from None
@@ -328,8 +329,7 @@ def _meant_paths(paths: Sequence[str], path: str, ours: Sequence[str]) -> list[s
         return ".".join(known.split(".")[-len(above) - 1 :])
 
     def rank(known: str) -> float:
-        best = max(likeness(path, known), likeness(path, ending(known)))
-        return best + 0.5 * (known.rpartition(".")[2] == last)
+        return max(likeness(path, known), likeness(path, ending(known))) + 0.5 * (known.rpartition(".")[2] == last)
 
     keys = list(ours) or [key for known in paths if initials(key := known.rpartition(".")[2]) == last]
     if not keys and (best := max(paths, key=rank, default=None)) is not None and rank(best) >= ALIKE:

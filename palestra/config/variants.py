@@ -103,7 +103,7 @@ class OwnFunctionConfig(Config):
             raise ConfigError.at(cls.key, str(error)) from error
         if not (isinstance(model, type) and issubclass(model, cls)):
             expected = f"as the attribute Config of {name!r} a subclass of {cls.__module__}.{cls.__name__}"
-            raise ConfigError.at(cls.key, f"expected {expected}, got {model!r:.80}")
+            raise ConfigError.at(cls.key, f"expected {expected}, got {typed(model)}")
         return model
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from palestra.config import ConfigError
+from palestra.config import ConfigError, cut
 from palestra.data.minari import PREFIX, read_set
 from palestra.data.unfolding import UnfoldedError, read_parquet, require_room, stacked
 
@@ -120,7 +120,7 @@ def _read_csv(content: bytes, path: str) -> Readers:
         raise _error(f"expected rows in {path!r}, got an empty file")
     (_, names), *rows = lines
     if len(names) == 1 and any(separator in names[0] for separator in SEPARATORS):
-        raise _error(f"expected cells separated by commas in {path!r}, got the first line {names[0]!r:.80}")
+        raise _error(f"expected cells separated by commas in {path!r}, got the first line {cut(repr(names[0]))}")
     for number, cells in rows:
         if len(cells) != len(names):
             message = f"expected {len(names)} cells in every line of {path!r}, as in the first one, got {len(cells)}"
@@ -186,7 +186,7 @@ def _read_jsonl(content: bytes, path: str) -> Readers:
             raise _error(f"expected a JSON object in every line of {path!r}, got in line {number}: {error}") from error
         if not isinstance(row, dict):
             raise _error(
-                f"expected a JSON object in every line of {path!r}, got {json.loads(line)!r:.80} in line {number}"
+                f"expected a JSON object in every line of {path!r}, got {cut(repr(json.loads(line)))} in line {number}"
             )
         rows.append(row)
     names = list(dict.fromkeys(name for row in rows for name in row))
@@ -287,7 +287,7 @@ def _read_npz(content: bytes, path: str) -> Readers:
             raise _error(message) from error
         if claimed != held:
             message = f"expected an array of the {held:,} bytes that {path!r} has as {name!r}"
-            raise _error(f"{message}, got one that claims {claimed:,} bytes, of shape {shape!s:.80}")
+            raise _error(f"{message}, got one that claims {claimed:,} bytes, of shape {cut(str(shape))}")
         return found
 
     return names, *_of_arrays(array)
@@ -314,7 +314,7 @@ def _of_arrays(array: Callable[[str], Column]) -> tuple[Callable[[str], Column],
         try:
             return np.char.decode(found, "utf-8")
         except UnicodeDecodeError as error:
-            raise _error(f"expected texts in UTF-8 as {name!r}, got the bytes {error.object!r:.80}") from error
+            raise _error(f"expected texts in UTF-8 as {name!r}, got the bytes {cut(repr(error.object))}") from error
 
     def read(name: str) -> Column:
         if (found := checked(name)).ndim > 1:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from palestra.config.errors import ConfigError, MissingExtra
+from palestra.config.errors import ConfigError, MissingExtra, cut
 from palestra.data.unfolding import UnfoldedError, read_parquet, require_room, stacked
 
 PREFIX = "minari:"
@@ -115,7 +115,7 @@ def _reading(path: str) -> Iterator[Path]:
         raise ConfigError.at("", f"{path!r}: {error}") from error
     except Exception as error:  # whatever h5py, arrow and pillow raise for what is damaged
         told = f"expected a data set that Minari has written in {folder}, got"
-        raise ConfigError.at("", f"{told} {type(error).__name__}: {error!s:.200}") from error
+        raise ConfigError.at("", f"{told} {type(error).__name__}: {cut(str(error), 200)}") from error
 
 
 def _read_files(folder: Path, ratio: int) -> dict[str, bytes]:
@@ -158,7 +158,7 @@ def _leaves(space: Any, keys: Keys = ()) -> Iterator[tuple[Keys, tuple[int, ...]
         case {"type": "Discrete"}:
             yield keys, ()
         case _:
-            raise ValueError(f"a space that is neither a Box nor of choices: {space!s:.80}")
+            raise ValueError(f"a space that is neither a Box nor of choices: {cut(str(space))}")
 
 
 def _actions(space: Any) -> dict[str, Any] | None:

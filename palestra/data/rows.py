@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from palestra.config import ConfigError, ConfigErrorItem, NonEmptyStr, below
+from palestra.config import ConfigError, ConfigErrorItem, NonEmptyStr, below, cut
 from palestra.data.columns import Column, in_order, number_of
 from palestra.data.items import LABEL, TensorItems
 from palestra.data.sets import DataConfig, FileRows
@@ -222,5 +222,5 @@ def _unlike(config: RowsDataConfig, train: RowsDataConfig) -> Iterator[ConfigErr
     for key in AS_IN_TRAIN:
         own, there = getattr(config, key), getattr(train, key)
         if own != there and (key, own) != ("label", None):
-            message = f"expected the same as in data.train, whose rows say how the model sees a row ({there!s:.80})"
-            yield ConfigErrorItem(key, f"{message}, got {own!s:.80}")
+            message = f"expected the same as in data.train, whose rows say how the model sees a row ({cut(str(there))})"
+            yield ConfigErrorItem(key, f"{message}, got {cut(str(own))}")

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from torch.utils.data import IterableDataset
 
-from palestra.config import Config, ConfigError, PositiveInt, UserConfig, below, failure
+from palestra.config import Config, ConfigError, PositiveInt, UserConfig, below, cut, failure
 from palestra.data.columns import require_same_files
 from palestra.randomness import base_key, restored_global_states, seed_global_states
 
@@ -113,7 +113,7 @@ def _make_sets(configs: Mapping[str, DataConfig], seed: int) -> dict[str, Any]:
                 expected = (
                     f"expected as `files` of {type(data).__name__} a mapping from paths to SHA-256s in hex digits"
                 )
-                raise ConfigError.at("", f"{expected}, got {files!r:.80}")
+                raise ConfigError.at("", f"{expected}, got {cut(repr(files))}")
     return made
 
 
@@ -142,8 +142,8 @@ def _require_one_split(made: Mapping[str, Any], data: Any) -> None:
         return
     own, there = data.file_rows.split[0], train.split[0]
     if own != there:
-        why = f"because both are parts of one file ({there!s:.80})"
-        raise ConfigError.at(data.file_rows.key, f"expected the same as in data.{TRAIN}, {why}, got {own!s:.80}")
+        why = f"because both are parts of one file ({cut(str(there))})"
+        raise ConfigError.at(data.file_rows.key, f"expected the same as in data.{TRAIN}, {why}, got {cut(str(own))}")
 
 
 def overlaps(sets: Mapping[str, Any], configs: Mapping[str, DataConfig]) -> list[str]:

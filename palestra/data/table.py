@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor
 
 from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, NonEmptyStr, NonNegativeInt, below
-from palestra.config.errors import nearest_hint
+from palestra.config.errors import cut, nearest_hint
 from palestra.data.columns import Column, ColumnsFile, in_order, is_held, number_of, read_columns
 from palestra.randomness import base_key, fold, random_integers, random_permutation, world_keys
 
@@ -348,7 +348,7 @@ def flags(column: Column, path: str, what: str) -> np.ndarray[Any, Any]:
     values: list[Any] = [number_of(each) if isinstance(each, str) else each for each in column.tolist()]
     for row, value in enumerate(values):
         if value not in (0, 1):
-            got = f"{column[row]!s:.80} in row {row} (counted from 0)"
+            got = f"{cut(str(column[row]))} in row {row} (counted from 0)"
             raise ConfigError.at(path, f"expected 0 or 1 in every row as {what}, got {got}")
     return np.array(values).astype(np.int64)
 

@@ -105,8 +105,7 @@ class Evaluations:
                 if self.exploitability[name].positions is not None:
                     expected = "expected one player, because games have more than one round"
                     raise ConfigError.at(role, f"{expected}, got {config.roles[role]!r}, past selves")
-                first = policy.make(policy.game, role).policy(policy.config.explores)  # before there is a copy
-                seats[role] = [policy.past_self(each) for each in policy.kept] or [first]
+                seats[role] = [*policy.selves()]
         mixtures = {role: [(1.0 / len(those), each) for each in those] for role, those in seats.items()}
         return self.exploitability[name].scores(mixtures)
 
@@ -200,9 +199,11 @@ class Evaluations:
         return self._record(name, declared, pairs, rate(met), rate_over_roles(met))
 
     def _names_of(self, pairing: Mapping[str, str]) -> dict[str, Any]:
-        """Say who sits where in a pairing, with the roles in the order of the game, and which roles learn."""
+        """Say who sits where in a pairing, with the roles in the order of the game, and whom training changes."""
         players = {role: pairing[role] for role in self.game.roles}
-        return {"players": players, "learned": [role for role, sitter in players.items() if self._learns(sitter)]}
+        learned = [role for role, sitter in players.items() if self._changes(sitter)]
+        past = [role for role in learned if not self._learns(players[role])]
+        return {"players": players, "learned": learned, **({"past": past} if past else {})}
 
     def _record(
         self,

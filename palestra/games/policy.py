@@ -1,11 +1,12 @@
 """How a player acts in a seat: the protocol that roll-outs and evaluations use."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from torch import Tensor
 
 Memory = dict[str, Tensor]
+PLAY = {"probabilities", "act", "choose", "draw"}  # methods that draw actions, and tell with which probabilities
 Observes = Literal["observation", "with_critics", "state", "nothing", "seats"]
 
 
@@ -26,6 +27,15 @@ def require_policies(policies: Mapping[str, "Policy"], roles: Sequence[str]) -> 
     if missing := [role for role in roles if role not in policies]:
         expected = f"expected a policy for each role ({', '.join(roles)}) in `policies` before anything is played"
         raise ValueError(f"{expected}, got none for {missing[0]!r}; roll_out(role, num_rounds) of a trainer sets them")
+
+
+def told_probabilities(who: Any, *arguments: Any) -> Tensor | None:
+    """Return the probabilities of actions that a policy, or a part by which it draws, tells; None if it tells none.
+
+    None also where a class acts by a method of its own, and inherits `probabilities`: those are of another play.
+    """
+    owner = next((base for base in type(who).__mro__ if vars(base).keys() & PLAY), object)
+    return who.probabilities(*arguments) if "probabilities" in {**vars(owner), **vars(who)} else None
 
 
 class Policy(Protocol):

@@ -8,7 +8,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from palestra.config import ByKey, Config, ConfigError, NonEmptyStr, PositiveInt, below
+from palestra.config import ByKey, Config, ConfigError, NonEmptyStr, PositiveInt, below, cut
 from palestra.data.columns import Column, ColumnsFile
 from palestra.games.config import TensorGameConfig
 from palestra.games.game import Kernel, Moved, Observation, State, TensorGame
@@ -207,7 +207,7 @@ def _arrays(file: ColumnsFile, key: str, names: Sequence[str]) -> list[Column]:
                 told = f"expected {len(found[0])} rows in {name!r}, as in {names[0]!r}, got {len(column)}"
                 raise ConfigError.at("", told)
             if not (is_sound := np.isfinite(column).reshape(len(column), -1).all(axis=1)).all():
-                got = f"{column[row := int(np.argmin(is_sound))]!s:.80} in row {row} (counted from 0)"
+                got = f"{cut(str(column[row := int(np.argmin(is_sound))]))} in row {row} (counted from 0)"
                 raise ConfigError.at("", f"expected finite numbers in the column {name!r}, got {got}")
         if not found:
             raise ConfigError.at("", "expected at least one column, got []")

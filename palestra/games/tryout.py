@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from palestra.config import ConfigErrorItem, failure
+from palestra.config import ConfigErrorItem, cut, failure
 from palestra.games.game import GameEnds, Moved, State, TensorGame, choose_worlds
 from palestra.games.spaces import ActionSpace, Box, MultiDiscrete, Space
 from palestra.games.tryout_calls import (
@@ -424,7 +424,7 @@ def faults_of_declared(game: TensorGame) -> list[ConfigErrorItem]:
 
 def _declared_faults(declared: Any, roles: tuple[str, ...]) -> Iterator[str]:
     if not isinstance(declared, tuple) or not declared or not all(isinstance(one, DeclaredScore) for one in declared):
-        yield f"expected a tuple of one DeclaredScore or more, got {declared!r:.200}"
+        yield f"expected a tuple of one DeclaredScore or more, got {cut(repr(declared), 200)}"
         return
     names = [score.name for score in declared]
     if len(set(names)) < len(names):

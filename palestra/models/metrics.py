@@ -14,7 +14,7 @@ import torch
 from pydantic import model_validator
 from torch import Tensor
 
-from palestra.config import ByName, Config, ConfigError, LibraryClass, UserConfig, failure, load_class
+from palestra.config import ByName, Config, ConfigError, LibraryClass, UserConfig, cut, failure, load_class
 from palestra.models.gradients import TermsError
 from palestra.models.model import score
 from palestra.runtime.scores import SEAT, DeclaredScore
@@ -371,4 +371,4 @@ def _table(value: Any) -> list[list[Any]] | None:
 
 
 def _told(value: Any) -> str:
-    return f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) and value.dim() else f"{value!r:.80}"
+    return f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) and value.dim() else f"{cut(repr(value))}"

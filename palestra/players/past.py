@@ -13,7 +13,7 @@ from torch import Tensor
 
 from palestra.config import ByName, Config, InBranch, NonNegativeFloat, PositiveFloat, PositiveInt
 from palestra.games.game import TensorGame
-from palestra.games.policy import Decision, Memory, Observes
+from palestra.games.policy import Decision, Memory, Observes, told_probabilities
 from palestra.players.player import Player
 from palestra.randomness import fold
 from palestra.rollouts.seated import SeatedPolicy, Sitter
@@ -78,7 +78,7 @@ class PastSelf:
     def __init__(self, player: Player, game: TensorGame, role: str, explores: bool) -> None:
         self.player, self.role, self.explores, self.game = player, role, explores, copy(game)
         self.game.observation_transform = deepcopy(game.observation_transform)
-        self.policy: Any = None  # loaded with its state
+        self.policy: Any = player.policy(explores)  # as the player is now, until a state is loaded
 
     def load(self, state: Mapping[str, Any]) -> Self:
         now = {key: schedule.state_dict() for key, schedule in self.player.schedules().items()}
@@ -94,8 +94,7 @@ class PastSelf:
 
     def probabilities(self, view: Mapping[str, Tensor], legal: Tensor) -> Tensor | None:
         """Return the probabilities of its actions, (B, A); None if it tells none."""
-        tell: Callable[..., Tensor | None] | None = getattr(self.policy, "probabilities", None)
-        return None if tell is None else tell(self._seen(view), legal)
+        return told_probabilities(self.policy, self._seen(view), legal)
 
     def _seen(self, view: Mapping[str, Tensor]) -> dict[str, Tensor]:
         state = dict(view)
@@ -129,18 +128,24 @@ class PastPolicy:
         for gone in self.made.keys() - self.kept.keys():
             self.spare.append(self.made.pop(gone))
         if opt_steps not in self.made:
-            if not self.spare:
-                made = self.make(self.game, self.role)
-                self.spare.append(PastSelf(made, self.game, self.role, self.config.explores))
-            self.made[opt_steps] = self.spare.pop().load(self.kept[opt_steps])
+            unloaded = self.spare.pop() if self.spare else self._made()
+            self.made[opt_steps] = unloaded.load(self.kept[opt_steps])
         return self.made[opt_steps]
+
+    def selves(self) -> list[PastSelf]:
+        """Return all past selves that are kept; before there is a copy, the player as it is now."""
+        return [self.past_self(each) for each in self.kept] or [self._made()]
+
+    def _made(self) -> PastSelf:
+        return PastSelf(self.make(self.game, self.role), self.game, self.role, self.config.explores)
 
     def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
         """Decide by the past self of each world, which the memory knows; worlds of a new game get theirs in turn."""
-        number, before = torch.arange(len(keys), device=keys.device), memory.get("self", torch.zeros_like(keys))
-        turn = number + self.game.roles.index(self.role) * (number // len(self.kept))  # so that all meet all
-        chosen = torch.where(before == 0, (turn + fold(keys[:1], 0)) % len(self.kept) + 1, before)
-        sitters = [Sitter((chosen == n).nonzero()[:, 0], self.past_self(past)) for n, past in enumerate(self.kept, 1)]
+        selves, before = self.selves(), memory.get("self", torch.zeros_like(keys))
+        number = torch.arange(len(keys), device=keys.device)
+        turn = number + self.game.roles.index(self.role) * (number // len(selves))  # so that all meet all
+        chosen = torch.where(before == 0, (turn + fold(keys[:1], 0)) % len(selves) + 1, before)
+        sitters = [Sitter((chosen == n).nonzero()[:, 0], each) for n, each in enumerate(selves, 1)]
         seated = SeatedPolicy(sitters, len(keys), keys.device)
         decision = seated.act({"state": view}, legal, keys, memory)
         return Decision(decision.action, {}, decision.memory | {"self": chosen})

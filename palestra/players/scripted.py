@@ -50,10 +50,12 @@ class Script(Policy, Protocol):
 class ScriptedPolicy:
     """Base of scripted players, and of those of your own. It is made with its config, a game and a role of this game.
 
-    Must be implemented: `choose`. May be overridden: `act`, for a player with a memory; `probabilities`, for one that
-    draws. May be set: `Config`, with the player's own keys; `game_config`, the config class of the game that it plays
-    (None: any game); `roles` in which it may sit (None: any role); `action_spaces`, the kinds from which it chooses;
-    `observes`, what it gets as `view`: the role's `observation`, the whole `state` of a tensor game, or `nothing`.
+    Must be implemented: `choose`. May be overridden: `act`, for a player with a memory. May be implemented, for one
+    that draws: `probabilities(view, legal)`, those with which `choose` draws, (B, flags), or None. May be set:
+    `Config`, with the player's own keys; `game_config`, the config class of the game that it plays (None: any game);
+    `roles` in which it may sit (None: any role); `action_spaces`, the kinds from which it chooses; `observes`, what it
+    gets as `view`: the role's `observation`, the whole `state` of a tensor game, or `nothing`.
+
     Raises ConfigError for a role with another kind of action space, and if it observes the state of an environment.
     """
 
@@ -86,10 +88,6 @@ class ScriptedPolicy:
     def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
         """Decide by `choose`. memory: of the last decision, by name (B, ...); zeros or {} at the start of a game."""
         return Decision(self.choose(view, legal, keys), {}, memory)
-
-    def probabilities(self, view: Mapping[str, Tensor], legal: Tensor) -> Tensor | None:
-        """Return the probabilities with which `choose` draws, (B, flags); None if it draws none, or does not tell."""
-        return None
 
     def for_seat(self, game: Game, role: str) -> Self:
         return type(self)(self.config, game, role)

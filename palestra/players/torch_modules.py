@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor, nn
 
-from palestra.config import Config, ConfigError, NonEmptyStr, admitted_function, failure, load_function
+from palestra.config import Config, ConfigError, NonEmptyStr, admitted_function, cut, failure, load_function
 from palestra.games.game import Game, IllegalMove
 from palestra.games.policy import Decision, Memory, Observes
 from palestra.games.spaces import Box, best_choice
@@ -72,7 +72,7 @@ class ModulePolicy:
                 raise ConfigError.at("torch_module", f"{config.torch_module!r} fails: {failure(error)}") from error
         if not isinstance(module, nn.Module):
             raise ConfigError.at(
-                "torch_module", f"expected a torch.nn.Module of {config.torch_module!r}, got {module!r:.80}"
+                "torch_module", f"expected a torch.nn.Module of {config.torch_module!r}, got {cut(repr(module))}"
             )
         if weights is not None:
             _load(module, weights, source)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from palestra.config import ConfigError, failure
 from palestra.games.game import Game, IllegalMove, TensorGame, is_legal
-from palestra.games.policy import Decision, Memory, Policy
+from palestra.games.policy import Decision, Memory, Policy, told_probabilities
 from palestra.games.spaces import ActionSpace, Box
 from palestra.games.tryout import random_action
 from palestra.games.tryout_calls import are_same
@@ -62,7 +62,7 @@ class CheckedScript:
         return decision
 
     def probabilities(self, view: Mapping[str, Tensor], legal: Tensor) -> Tensor | None:
-        return self.policy.probabilities(view, legal)
+        return told_probabilities(self.policy, view, legal)
 
 
 def fault_of_class(own: type[ScriptedPolicy], name: str) -> str | None:

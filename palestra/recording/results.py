@@ -29,11 +29,12 @@ RATINGS = ("overall_ratings", "ratings")  # in the record of an evaluation
 class PairResult:
     """The result of one pairing of players in an evaluation.
 
-    players: role -> player, with the roles in the order of the game. learned: the roles held by learning players.
+    players: role -> player, with the roles in the order of the game. learned: the roles held by players that training
+    changes: those that learn, and past selves.
     every_score: the scores that the game or the model declares. declared: what they are, in the order of tables. num:
     how many games or items, as `counted` says. distinct: how many different questions or starts they have, by name, if
     some are equal. started_over: games that were over at their start, which count in
-    nothing else.
+    nothing else. past: the roles held by past selves, who are others at each evaluation.
     """
 
     players: Mapping[str, str]
@@ -45,6 +46,7 @@ class PairResult:
     started_over: int
     counted: str = "games"
     distinct: Mapping[str, int] = field(default_factory=dict)
+    past: tuple[str, ...] = ()
 
     @classmethod
     def from_record(
@@ -63,6 +65,7 @@ class PairResult:
             started_over=pair.get("started_over", 0),
             counted=counted,
             distinct=pair.get("distinct", {}),
+            past=tuple(pair.get("past", ())),
         )
 
     @cached_property

@@ -145,7 +145,10 @@ def verdicts(evaluations: Sequence[Evaluation]) -> list[str]:
     lines: list[str] = []
     past = histories(evaluations)
     learners = dict.fromkeys(
-        seat for pair in results.values() for seat in pair.seats if seat.learns and pair.wish_of(seat)
+        seat
+        for pair in results.values()
+        for seat in pair.seats
+        if seat.learns and seat.role not in pair.past and pair.wish_of(seat)
     )
     num_seats = Counter(seat.player for seat in learners)
     for seat in learners:

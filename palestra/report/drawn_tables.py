@@ -154,8 +154,7 @@ class CrossTable:
 
     def seats(self, place: int) -> list[Seat]:
         """Return the seats of a role, players that learn first."""
-        found = dict.fromkeys(seats[place] for seats in self.scores)
-        return sorted(found, key=lambda seat: not seat.learns)
+        return sorted(dict.fromkeys(seats[place] for seats in self.scores), key=lambda seat: not seat.learns)
 
 
 def _cross_tables(

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 
-from palestra.config import ConfigError, check, load_yaml, under
+from palestra.config import ConfigError, check, cut, load_yaml, under
 from palestra.evaluation.evaluator import nobody_watches
 from palestra.recording.recorders import numbers_of
 from palestra.recording.results import Evaluation, PairResult, as_float, distinct_pairs
@@ -236,7 +236,7 @@ def _read_again(folder: RunFolder, faults: list[str]) -> Iterator[Evaluated]:
             if (kind := record.get("kind")) not in ("evaluation", "failed_evaluation"):
                 raise ValueError(f"expected the record of an evaluation, got kind {kind!r}")
         except (OSError, ValueError) as error:
-            faults.append(f"{folder.evaluations.path / name} cannot be read: {error!s:.200}")
+            faults.append(f"{folder.evaluations.path / name} cannot be read: {cut(str(error), 200)}")
         else:
             if kind == "evaluation":
                 yield Evaluated(Evaluation.from_record(record), record)

@@ -15,6 +15,7 @@ import optuna
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.trial import create_trial
 
+from palestra.config import cut
 from palestra.recording.results import label, thinned
 from palestra.report.blocks import Block, Cell, Code, Facts, FigureGrid, Heading, Legend, Note, Section, Table
 from palestra.report.figures import Figures
@@ -236,7 +237,7 @@ def importance_of(data: SweepData, trials: Sequence[TrialData]) -> Importance:
     try:
         found = _shares(data, usable)
     except (ValueError, RuntimeError, ArithmeticError, LookupError) as error:
-        return Importance({}, f"Optuna cannot compute it: {error!s:.200}", num)
+        return Importance({}, f"Optuna cannot compute it: {cut(str(error), 200)}", num)
     found = {key: share for key, share in found.items() if key in varied and math.isfinite(share)}
     if (total := sum(found.values())) <= 0:
         return Importance({}, f"no key tells the best of {num:,} trials from the others", num)

@@ -297,8 +297,7 @@ class BaseRunConfig(Config):
 
     def measure_errors(self, keys: MeasureKeys) -> list[ConfigErrorItem]:
         """Find the errors in what is to be measured, with paths relative to it."""
-        of_games = self.measures_of_games()
-        return measure_errors(keys, self.measured(), self.measured_roles(), of_games, self.changing())
+        return measure_errors(keys, self.measured(), self.measured_roles(), self.measures_of_games(), self.changing())
 
 
 def algorithms_of(data: Mapping[str, Any]) -> list[str]:
@@ -336,7 +335,7 @@ def seat_faults(
         if role not in seats:
             yield ConfigErrorItem(f"{at}.{role}", f"{expected}, but the key is missing")
     for role, name in seats.items():
-        new = f"players.NAME={{scripted: {name}}}" if name in scripted else f"players.{name}"
+        new = f"players.NAME={{scripted: {name}}}" if name in scripted or ":" in name else f"players.{name}"
         if role not in roles:
             yield ConfigErrorItem(f"{at}.{role}", f"unknown key; the roles of the game are {', '.join(roles)}")
         elif name not in known:

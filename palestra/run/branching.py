@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from palestra.config import Config, ConfigError, ConfigErrorItem, InBranch, render
-from palestra.config.errors import shown
+from palestra.config.errors import cut, shown
 from palestra.config.places import Place
 from palestra.run.base import BaseRunConfig
 from palestra.run.checkpoints import Checkpoints
@@ -212,7 +212,7 @@ def branch_counters(folder: RunFolder) -> dict[str, int]:
 
 def _text(value: Any) -> str:
     """A value as messages quote it; mappings and lists in full up to 80 characters."""
-    return f"{value!r:.80}" if isinstance(value, dict | list | tuple) else shown(value)
+    return cut(repr(value)) if isinstance(value, dict | list | tuple) else shown(value)
 
 
 def _noted(folder: RunFolder) -> bytes:

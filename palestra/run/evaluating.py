@@ -216,8 +216,7 @@ class Evaluating:
         started = time.perf_counter()
         result = self.evaluations.play(task.name, num, request.with_scripted, watch)
         task.done = task.total
-        clock = {"seconds": time.perf_counter() - started}
-        return {"kind": "evaluation", **request.counters, **result, "clock": clock}
+        return {"kind": "evaluation", **request.counters, **result, "clock": {"seconds": time.perf_counter() - started}}
 
     @contextmanager
     def opened(self) -> Iterator[None]:

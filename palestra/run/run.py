@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from palestra.buffers.replay import ReplayBuffer
-from palestra.config import ConfigError, below, render, user_class_hashes
+from palestra.config import ConfigError, below, cut, render, user_class_hashes
 from palestra.recording import Logger, check_recorders, make_recorders
 from palestra.recording.display import Display, make_display
 from palestra.recording.plots import plot_scores
@@ -124,7 +124,7 @@ class Run:
                 "set_logger: expected a Logger, or an object of a class that derives from "
                 "palestra.recording.recorders.Recorder"
             )
-            raise TypeError(f"{expected}, got {recorder!r:.80}")
+            raise TypeError(f"{expected}, got {cut(repr(recorder))}")
         name = type(recorder).__name__
         self._loggers[name] = recorder
         self.note_call(f"set_logger({name}(...))")

@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TextIO
 
-from palestra.config import ConfigError, load_yaml
+from palestra.config import ConfigError, cut, load_yaml
 from palestra.recording.recorders import numbers_of
 from palestra.run.base import BaseRunConfig
 from palestra.run.kinds import kind_of_stored
@@ -94,7 +94,7 @@ def rows_of_records(
         try:
             yield from list(rows_of_record(record, kind, run, seed))
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            tell(f"{run}: a record is damaged, and is left out: {error!r:.200}")
+            tell(f"{run}: a record is damaged, and is left out: {cut(repr(error), 200)}")
 
 
 def rows_of_record(record: Mapping[str, Any], kind: type[BaseRunConfig], run: str, seed: int) -> Iterator[Row]:

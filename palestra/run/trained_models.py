@@ -87,8 +87,7 @@ class TrainedModel:
         with loaded.fitting():
             state = loaded.state
             stored = state["model"], stored_spaces(state["spaces"]), state["learner"], state["files"]
-            warnings = [*notes, *loaded.warnings]
-            return cls(folder.path, config, loaded.counters["opt_steps"], *stored, warnings, given)
+            return cls(folder.path, config, loaded.counters["opt_steps"], *stored, [*notes, *loaded.warnings], given)
 
     @classmethod
     def of_copy(cls, copied: Copy) -> Self:

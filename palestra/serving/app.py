@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from palestra.config import cut
 from palestra.serving.chat import Asked, completion, read_chat, require_room
 from palestra.serving.engine import Engine, Models
 from palestra.serving.errors import ApiError, quoted, too_large, unknown_parameter
@@ -214,7 +215,7 @@ async def body_of(request: Request) -> dict[str, Any]:
     except RecursionError:
         raise ApiError("expected a JSON object, got brackets nested too deeply") from None
     except ValueError as error:
-        raise ApiError(f"expected a JSON object, got other text ({error!s:.100})") from None
+        raise ApiError(f"expected a JSON object, got other text ({cut(str(error), 100)})") from None
     if not isinstance(data, dict):
         raise ApiError(f"expected a JSON object, got {quoted(data)}")
     return data

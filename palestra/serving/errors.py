@@ -4,6 +4,7 @@ import sys
 from functools import lru_cache
 from typing import Any
 
+from palestra.config.errors import cut
 from palestra.storage.secrets import redacted
 
 
@@ -56,5 +57,4 @@ def quoted(value: object) -> str:
     """Return a value of a request as messages quote it, cut to one short line."""
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else "a list"
-    text = ascii(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return cut(ascii(value))

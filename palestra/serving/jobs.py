@@ -203,8 +203,7 @@ class Jobs:
                 events=[_event(f"Created fine-tuning job; validating the training file {said['training_file']}")],
                 **said,
             )
-            own = self.folder.below(facts.id).make()
-            own.write(EXAMPLES, content)
+            self.folder.below(facts.id).make().write(EXAMPLES, content)
             self._write(facts)
             self.folder.sync()
             self.changed.notify_all()

@@ -16,6 +16,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from torch import Tensor
 
+from palestra.config import cut
 from palestra.storage.disk import Folder, OpenFile
 from palestra.storage.stored_files import Count, Entry, Sha256
 
@@ -242,6 +243,7 @@ class _Pair(_Section):
 
     players: Annotated[dict[str, str], Field(min_length=1)]
     learned: list[str]
+    past: list[str] = []
     same_as: dict[str, str] | None = None
     truncated: _Count = 0
     scores: dict[str, float | None]
@@ -269,7 +271,7 @@ class _Evaluation(_Record):
             if pair.players.keys() != set(self.roles) or pair.scores.keys() != names:
                 raise ValueError("expected the evaluation's roles and declared scores in each pair, got others")
             if type(number := (pair.model_extra or {}).get(self.counted)) is not int or number < 0:
-                raise ValueError(f"expected a number of {self.counted} in each pair, got {number!r:.80}")
+                raise ValueError(f"expected a number of {self.counted} in each pair, got {cut(repr(number))}")
         return self
 
 
@@ -289,7 +291,7 @@ def _in_words(fault: "ErrorDetails") -> str:
     if fault["type"] == "missing":
         return "expected a value, got none"
     told = fault["msg"].replace("Input should", "expected it to").removeprefix("Value error, ")
-    return f"{'expected a mapping' if fault['type'] == 'model_type' else told}, got {fault['input']!r:.80}"
+    return f"{'expected a mapping' if fault['type'] == 'model_type' else told}, got {cut(repr(fault['input']))}"
 
 
 class JsonlRecorder:

@@ -68,8 +68,7 @@ class SweepFolder:
             begun.bases.make()
             for name, text in bases.items():
                 begun.bases.write(f"{name}.yml", text.encode())
-            facts = {"format": FORMAT, "id": uuid.uuid4().hex, **run_facts()}
-            begun.root.write("sweep.json", to_json(facts).encode())
+            begun.root.write("sweep.json", to_json({"format": FORMAT, "id": uuid.uuid4().hex, **run_facts()}).encode())
             begun.root.write("sweep.yml", sweep.encode())
             folder.is_new = begun._move_to(whole)
         finally:
@@ -227,5 +226,4 @@ def _runs_of(trial: Folder) -> list[Path]:
 def require_optuna() -> None:
     """Raise MissingExtra if Optuna is not installed."""
     if importlib.util.find_spec("optuna") is None:
-        message = "the extra 'optuna' is missing; install it by: pip install 'palestra[optuna]'"
-        raise MissingExtra.at("sweep", message)
+        raise MissingExtra.at("sweep", "the extra 'optuna' is missing; install it by: pip install 'palestra[optuna]'")

@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from palestra.config import load_yaml, render
+from palestra.config import cut, load_yaml, render
 from palestra.recording.results import printable
 from palestra.run.base import BaseRunConfig
 from palestra.run.branching import tree_differences
@@ -318,8 +318,8 @@ def has_begun(folder: Folder, name: str, config: BaseRunConfig, data: Mapping[st
     if changes := list(tree_differences(data, found)):
         key, ours, theirs = changes[0]
         raise RunFolderError(
-            f"{run.path}: expected the run in which {printable(key)} is {ours!r:.100}, got one in which it is "
-            f"{theirs!r:.100}; move that one away, and the run begins anew"
+            f"{run.path}: expected the run in which {printable(key)} is {cut(repr(ours), 100)}, got one in which it is "
+            f"{cut(repr(theirs), 100)}; move that one away, and the run begins anew"
         )
     if has_config and run.root.kind(run.run.name) is not None:
         return True

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from palestra.config import Config, ConfigError, Failed, check, under
+from palestra.config.errors import cut
 from palestra.config.own_modules import UntrustedError, reading_stored
 from palestra.runtime.starting import without_garbage_collection
 from palestra.storage.disk import RunFolderError
@@ -119,14 +120,14 @@ def _fault_of(trial: "FrozenTrial") -> str:
     values, facts = trial.values or [], trial.user_attrs
     is_complete = trial.state.name == "COMPLETE"
     if len(values) > 1 or (is_complete and (len(values) != 1 or math.isnan(values[0]))):
-        return f"expected a number as its value, got {_shown(trial.values)}"
+        return f"expected a number as its value, got {cut(repr(trial.values))}"
     for name, (expected, is_one) in EXPECTED.items():
         if name in facts and not is_one(facts[name]):
-            return f"expected {expected} as its {name}, got {_shown(facts[name])}"
+            return f"expected {expected} as its {name}, got {cut(repr(facts[name]))}"
     for name, decision in facts.items():
         parts = {key: type(decision[key]) for key in decision} if isinstance(decision, Mapping) else {}
         if name.startswith("pruning/") and parts != {"prune": bool, "notes": dict}:
-            return f"expected a decision as its {name}, got {_shown(decision)}"
+            return f"expected a decision as its {name}, got {cut(repr(decision))}"
     return ""
 
 
@@ -147,11 +148,6 @@ EXPECTED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {  # of a trial's us
     COUNTS: ("a number >= 0 for each unit", lambda counts: _holds(counts, _counts)),
     VALUES: ("a number for each seed", lambda values: _holds(values, is_number)),
 }
-
-
-def _shown(value: Any | Sequence[Any]) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 class _Storage(Config):

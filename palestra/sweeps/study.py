@@ -17,7 +17,7 @@ from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler, RandomSampler
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
-from palestra.config import ConfigError, UserConfig
+from palestra.config import ConfigError, UserConfig, cut
 from palestra.config.rendering import inline_flow
 from palestra.run.branching import tree_differences
 from palestra.storage.disk import RunFolderError
@@ -261,7 +261,7 @@ class SweepStudy:
             return None
         if getattr(parent, "number", None) not in known:
             what = f"expected an earlier trial, or None, as the parent of trial {number}"
-            raise ConfigError.at("search", f"{what} from {self.config.search.name}, got {parent!r:.100}")
+            raise ConfigError.at("search", f"{what} from {self.config.search.name}, got {cut(repr(parent), 100)}")
         if (state := state_of(parent)) != "succeeded" or not self.is_ours(parent):
             where = "" if self.is_ours(parent) else ", whose runs lie in another folder"
             raise RunFolderError(f"it branches off trial {parent.number}, which is {state}{where}")

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import model_validator
 
-from palestra.config import Config, ConfigError, ConfigErrorItem, NonEmptyStr
+from palestra.config import Config, ConfigError, ConfigErrorItem, NonEmptyStr, cut
 from palestra.games.dialogue.protocol import ACCEPT, REJECT, VERDICTS, Protocol, Verdict
 
 
@@ -72,9 +72,9 @@ class GrammarConfig(Config):
         before: dict[str, str] = {}
         for path, word in words.items():
             if word != word.strip() or len(word.splitlines()) > 1:
-                yield ConfigErrorItem(path, f"expected one line without blanks at its ends, got {word!r:.80}")
+                yield ConfigErrorItem(path, f"expected one line without blanks at its ends, got {cut(repr(word))}")
             if word in before:
-                yield ConfigErrorItem(path, f"expected another text than that of {before[word]}, got {word!r:.80}")
+                yield ConfigErrorItem(path, f"expected another text than that of {before[word]}, got {cut(repr(word))}")
             before[word] = path
 
 

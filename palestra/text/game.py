@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 import torch
 from pydantic import model_validator
 
-from palestra.config import ByName, Config, ConfigError, UnreadConfig, UserConfig, below
+from palestra.config import ByName, Config, ConfigError, UnreadConfig, UserConfig, below, cut
 from palestra.config.places import place_of
 from palestra.config.usual import completed
 from palestra.games.dialogue.protocol import VERDICTS, Protocol, sights_in_words, turns_in_words
@@ -195,7 +195,7 @@ class TextGame:
         move = self.read(turn, self.grammar.write(dict.fromkeys(turn.channels, text)))
         if isinstance(move, Move) and move.decision is None:
             return move
-        raise ConfigError.at("", f"expected a message from `argue` for the verdict {verdict}, got {text!r:.80}")
+        raise ConfigError.at("", f"expected a message from `argue` for the verdict {verdict}, got {cut(repr(text))}")
 
     def long_dialogues(self) -> list[TextDialogue]:
         """Return a long dialogue of every variant before each of its rounds."""

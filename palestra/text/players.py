@@ -17,6 +17,7 @@ from palestra.config import (
     NonNegativeInt,
     PositiveInt,
     below,
+    cut,
     failure,
 )
 from palestra.players import FromRunConfig
@@ -235,7 +236,7 @@ def _fault(example: Any, loss: str) -> str | None:
         or not isinstance(example.answer, str | None)
         or not isinstance(example.worse, DecisionRow | None)
     ):
-        return f"Examples of decisions, got {example!r:.80}"
+        return f"Examples of decisions, got {cut(repr(example))}"
     if not math.isfinite(example.weight) or (loss != "policy_gradient" and example.weight <= 0):
         is_any = loss == "policy_gradient"
         return (
@@ -244,12 +245,12 @@ def _fault(example: Any, loss: str) -> str | None:
     if example.row.stop == "scripted":
         return f"decisions of a model, got one of the scripted {example.row.player!r}"
     if example.answer is not None and loss != "supervised":
-        return f"sampled answers for a {loss.replace('_', ' ')}, got {example.answer!r:.80}"
+        return f"sampled answers for a {loss.replace('_', ' ')}, got {cut(repr(example.answer))}"
     if (example.worse is None) == (loss == "preference"):
-        got = "none" if example.worse is None else repr(example.worse.answer)[:80]
+        got = "none" if example.worse is None else cut(repr(example.worse.answer))
         return f"{'a' if example.worse is None else 'no'} worse answer, because the loss is {loss}, got {got}"
     if example.worse is not None and example.worse.prompt != example.row.prompt:
-        return f"a worse answer to the same prompt, got one to {example.worse.prompt!r:.80}"
+        return f"a worse answer to the same prompt, got one to {cut(repr(example.worse.prompt))}"
     return None
 
 

@@ -8,7 +8,7 @@ import torch
 from pydantic import AfterValidator
 
 from palestra.config import ConfigError, below, failure, load_named
-from palestra.config.errors import listed
+from palestra.config.errors import cut, listed
 from palestra.games.dialogue.protocol import ACCEPT, REJECT
 from palestra.players import own_script_model
 from palestra.players.scripted import ScriptedPlayerConfig
@@ -147,7 +147,8 @@ def _fault_of_answers(script: TextScript, game: TextGame, roles: Sequence[str]) 
             except Exception as error:
                 return f"raises {failure(error)} {where}"
             if not isinstance(first, str):
-                return f"expected a text {where}, got {first!r:.80}"
+                return f"expected a text {where}, got {cut(repr(first))}"
             if first != second:
-                return f"expected the same answer for the same key {where}, got {first!r:.80} and {second!r:.80}"
+                answers = f"{cut(repr(first))} and {cut(repr(second))}"
+                return f"expected the same answer for the same key {where}, got {answers}"
     return None

@@ -121,8 +121,7 @@ def check_checkpoint_folder(config: BaseRunConfig) -> None:
         return
     nearest = next(path for path in (Path(place), *Path(place).parents) if path.exists())
     if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
-        message = f"expected a folder in which files can be made, got {place!r}"
-        raise ConfigError.at("output.checkpoint_folder", message)
+        raise ConfigError.at("output.checkpoint_folder", f"expected a folder in which files can be made, got {place!r}")
 
 
 def check_scratch_folders(config: BaseRunConfig) -> None:

@@ -40,14 +40,15 @@ class Lockstep:
     """What a training does together with the other replicas of its run. Replica 0 leads; a lone one asks nobody.
 
     replica: its place. head: the lockstep of the first replica in this process. followers: those of the others, once
-    they are made; of the head alone. loaded: the checkpoint that the head has read.
+    they are made; of the head alone. loaded: the checkpoint that the head has read. handed_over: by role, copies of
+    what `set_model` has handed over, for the followers; of the head alone.
     """
 
     def __init__(self, training: Any, replica: Replica) -> None:
         self.training, self.replica = training, replica
         self.head, self.followers = self, list[Lockstep]()
         self.loaded: LoadedCheckpoint | None = None
-        self._handed_over: dict[str, Any] = {}
+        self.handed_over: dict[str, Any] = {}
         self._evaluated: list[Mapping[str, Any]] = []
         self._num_means = 0
         replica.notice = self._notice
@@ -109,7 +110,7 @@ class Lockstep:
             own, at = deepcopy(callbacks), Replica(replica.index + place, replica.num, replica.ranks)
             made = type(training)(training.config, run.place, (), own, quiet, run.origin, at)
             made.lockstep.head = self
-            for role, given in self._handed_over.items():
+            for role, given in self.handed_over.items():
                 made.set_model(role, deepcopy(given))
             self.followers.append(made.lockstep)
 
@@ -118,12 +119,12 @@ class Lockstep:
         if self.replica.exchange is not None:
             self.replica.exchange.fail(Dismissed())
 
-    def keep_copy(self, role: str, given: Any) -> None:
-        """Keep a copy of what `set_model` hands over, for the replicas that this one leads. Raises ConfigError."""
+    def copy_of(self, role: str, given: Any) -> Any:
+        """Return a copy of what `set_model` hands over if this replica leads others here. Raises ConfigError."""
         if self.replica.num_here == 1 or not self.replica.heads:
-            return
+            return None
         try:
-            self._handed_over[role] = deepcopy(given)
+            return deepcopy(given)
         except Exception as error:
             what = f"because set_model({role!r}, ...) hands over what cannot be copied ({failure(error)})"
             raise ConfigError.at("num_replicas", f"expected 1, {what}, got {self.replica.num}") from error
@@ -240,8 +241,7 @@ class Lockstep:
         of_all = self.replica.each("how long each has waited", link.waited_s if self.replica.heads else None)
         if self.replica.heads:
             link.waited_s = 0.0
-        heads = of_all[:: self.replica.num_here]
-        return {"waited_s": {str(rank): seconds for rank, seconds in enumerate(heads)}}
+        return {"waited_s": {str(rank): seconds for rank, seconds in enumerate(of_all[:: self.replica.num_here])}}
 
     # ---- evaluations ---------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, ClassVar
 
-from palestra.config import PositiveInt
+from palestra.config import PositiveInt, cut
 from palestra.evaluation.config import TimedEvaluationConfig
 from palestra.evaluation.evaluator import Watch
 from palestra.evaluation.measures import MeasuredSet
@@ -83,7 +83,7 @@ class Judging:
         except (TypeError, ValueError, LookupError) as error:
             names = ", ".join(score.name for score in declared)
             what = f"{type(self.training).__name__}.judge: expected a mapping with a number for {names}"
-            raise TrainingFailed(f"{what}, got {found!r:.80}") from error
+            raise TrainingFailed(f"{what}, got {cut(repr(found))}") from error
         pair = {"players": {SEAT: SEAT}, "learned": [SEAT], "items": num, "scores": scores, "intervals": {}}
         said = {"evaluation": name, "roles": [SEAT], "declared_scores": [asdict(score) for score in declared]}
         return said | {"counted": self.counted, "pairs": [pair], "ratings": None}

@@ -611,6 +611,11 @@ def test_all_duplicate_keys_are_told_with_both_lines() -> None:
             "a: !!python/object/apply:os.getcwd []",
             "config: invalid YAML in line 1, column 4: expected a plain value, got a tag",
         ),
+        (
+            "a: @16",
+            "config: invalid YAML in line 1, column 4: found character '@' that cannot start any token; a text that "
+            "begins with it needs quotes",
+        ),
         ("a: !!str 3", "config: invalid YAML in line 1, column 4: expected a plain value, got a tag"),
         ("? [a]\n: 3", "config: invalid YAML in line 1, column 3: expected text as a key"),
     ],

@@ -54,7 +54,7 @@ MODELS = [
         ("        self.lockstep.agree_on_end()\n", ""),
         ("LockstepError, ReplicaFailed, RankLost):", "LockstepError, RankLost):"),
         ("LockstepError, ReplicaFailed, RankLost):", "LockstepError, ReplicaFailed):"),
-        ("        self.lockstep.keep_copy(SEAT, given)\n", ""),
+        ("        self.lockstep.handed_over[SEAT], self._is_given = copied, True\n", "        self._is_given = True\n"),
         ('            "num_batches": self.num_batches,\n', '            "num_batches": 0,\n'),
     ),
     *mutants(

@@ -46,7 +46,7 @@ SELF_PLAY = [
         ("self.game.observation_transform = deepcopy(game.observation_transform)", "pass"),
         ("then: dict[str, Any] = deepcopy(dict(state[\"player\"]))", "then: dict[str, Any] = dict(state[\"player\"])"),
         ("self.player.policy(self.explores)", "self.player.policy(False)"),
-        ("turn = number + self.game.roles.index(self.role) * (number // len(self.kept))", "turn = number"),
+        ("turn = number + self.game.roles.index(self.role) * (number // len(selves))", "turn = number"),
         ("torch.where(before == 0,", "torch.where(before >= 0,"),
     ),
     *mutants(

@@ -188,7 +188,7 @@ TRAINING = [
     *mutants(
         "training/lockstep.py",
         LOCKSTEP,
-        ("self.training.end_reason = next((reason for", "next((reason for"),
+        ("            self.training.end_reason = found[0]\n", "            pass\n"),
         (
             "wants_to_end = run.signals.received is not None or self.training.end_reason is not None",
             "wants_to_end = run.signals.received is not None",

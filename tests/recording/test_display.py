@@ -537,6 +537,17 @@ def test_verdicts_on_one_player_in_two_roles_name_the_role() -> None:
     assert headings == ["learner as x:", "learner as o:"]
 
 
+def test_nothing_is_said_of_a_change_against_past_selves_who_are_others_each_time() -> None:
+    def at(opt_steps: int, rho: float) -> Evaluation:
+        against = replace(pair("host", "mixture", rho), learned=("host", "agent"), past=("agent",))
+        return Evaluation("main", opt_steps, (against, pair("host", "random", rho)))
+
+    assert verdicts([at(0, 0.1), at(9, 0.2)]) == ["host:", "  since the first evaluation: better against random"]
+    console = Console(width=200, file=io.StringIO(), force_terminal=True)
+    console.print(score_table([at(0, 0.1), at(9, 0.2)], 200, 100))
+    assert re.findall(r"\[(\d+)m \+\.100", console.file.getvalue()) == ["2", "32"]  # type: ignore[attr-defined]
+
+
 def test_one_evaluation_claims_no_change() -> None:
     assert not any("since" in line for line in verdicts([evaluation(0, 0.1)]))
 

@@ -868,7 +868,7 @@ def spoil(path: Path, how: str) -> None:
         ("damaged weights", "expected a causal language model that transformers loads from"),
         ("damaged config", "expected JSON in"),
         ("a deep config", "expected JSON in"),
-        ("an end that is no token", "path: expected eos_token_id in .* to be tokens of the model, got '<.end.>'"),
+        ("an end that is no token", "path: expected eos_token_id in .* to be the model's tokens, got '<.end.>'"),
         ("no context", "path: expected a model in .* that reads two tokens or more, got 0"),
         ("weights of NaN", "path: expected finite weights in .*, got others in model.embed_tokens.weight"),
         ("a template that reads nothing", "path: expected a chat template in .* that shows messages, got one that lea"),

@@ -125,6 +125,8 @@ def test_each_replica_learns_with_a_copy_of_networks_that_were_handed_over(confi
     for weight in given.parameters():
         weight.data.mul_(0.5)
     trainer.set_model("host", {"net": given})
+    with pytest.raises(ConfigError):
+        trainer.set_model("host", {"net": torch.nn.Linear(1, 1)})  # none of the replicas takes it
     trainer.fit()
     one, other = all_replicas(trainer)
     assert one.host_net is given

@@ -17,7 +17,7 @@ from palestra.algorithms.parts.actor_critic import POLICY, VALUE, HeadedNet
 from palestra.algorithms.parts.advantages import Experience
 from palestra.algorithms.parts.distributions import Distribution
 from palestra.algorithms.terms import total_loss
-from palestra.config import Config, ConfigError, UnreadConfig, failure
+from palestra.config import Config, ConfigError, UnreadConfig, cut, failure
 from palestra.config.validation import checked
 from palestra.games.policy import Memory
 from palestra.games.spaces import ActionSpace, Box, Space
@@ -298,7 +298,7 @@ def _class_fault(loss: Any) -> str | None:
     heads = loss.heads
     is_sound = isinstance(heads, tuple | list) and all(isinstance(head, AnyHead) for head in heads)
     if not is_sound or not heads or len(set(head_names(loss))) < len(heads):
-        return f"has the heads {heads!r:.80}; expected different names, or Head(name, num_outputs), in a tuple"
+        return f"has the heads {cut(repr(heads))}; expected different names, or Head(name, num_outputs), in a tuple"
     if not getattr(loss, "acts_by", POLICY):
         return "has no acts_by; expected the name of the head by which the player acts"
     keeps = [name for name in ("state_dict", "load_state_dict") if getattr(type(loss), name) is not getattr(Loss, name)]

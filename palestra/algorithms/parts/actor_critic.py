@@ -10,7 +10,7 @@ from palestra.algorithms.parts.action_heads import AnyHead
 from palestra.algorithms.parts.advantages import REMEMBERED, Experience
 from palestra.algorithms.parts.distributions import Distribution
 from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, InBranch, PositiveFloat
-from palestra.games.policy import Decision, Memory, Observes
+from palestra.games.policy import Decision, Memory, Observes, told_probabilities
 from palestra.games.spaces import RoleSpaces, Space
 from palestra.nets import AnyNetConfig, UserNets, make_net, usual_net
 from palestra.nets.recurrent import NamedNet
@@ -277,7 +277,7 @@ class ActorCriticPolicy:
         if not self.draws:
             return None
         outputs, _ = self.policy.step(view, self.policy.initial_memory(len(legal), legal.device))
-        return self.head.probabilities(outputs[:, : self.head.num_outputs], legal)
+        return told_probabilities(self.head, outputs[:, : self.head.num_outputs], legal)
 
 
 def initialize_orthogonal(net: nn.Module, hidden_gain: float, output_gain: float, key: int) -> None:

@@ -16,7 +16,10 @@ def best_legal(q: Tensor, legal: Tensor) -> Tensor:
 
 
 class Exploration(Config):
-    """The base of explorations, which choose actions in roll-outs. Letters: B worlds, A actions."""
+    """The base of explorations, which choose actions in roll-outs. Letters: B worlds, A actions.
+
+    May be implemented: `probabilities(q, legal, amount)`, those by which `choose` draws actions, (B, A), or None.
+    """
 
     @property
     def schedule(self) -> Schedule:
@@ -30,10 +33,6 @@ class Exploration(Config):
         present value of `schedule`.
         """
         raise NotImplementedError
-
-    def probabilities(self, q: Tensor, legal: Tensor, amount: float) -> Tensor | None:
-        """Return the probabilities of actions by which `choose` draws them: (B, A); None if it tells none."""
-        return None
 
 
 class UserExploration(UserConfig, Exploration):

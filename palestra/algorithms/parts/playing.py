@@ -10,10 +10,10 @@ from palestra.algorithms.algorithm import Algorithm
 from palestra.algorithms.kernels import categorical, greedy
 from palestra.algorithms.parts.action_heads import AnyHead, DiscreteHead
 from palestra.algorithms.parts.actor_critic import POLICY, VALUE, ActorCriticPolicy, HeadedNet
-from palestra.algorithms.parts.exploration import EpsilonGreedyConfig, UserExploration, best_legal
+from palestra.algorithms.parts.exploration import EpsilonGreedyConfig, Exploration, UserExploration, best_legal
 from palestra.algorithms.parts.exported import Deterministic, DeterministicRecurrent
 from palestra.games.game import Observation
-from palestra.games.policy import Decision, Memory, Observes, Policy
+from palestra.games.policy import Decision, Memory, Observes, Policy, told_probabilities
 from palestra.nets.kernels.acting import acting_net
 from palestra.nets.recurrent import NamedNet
 from palestra.nets.user_nets import RecurrentNet
@@ -109,8 +109,8 @@ class PlaysByHeads(PlaysByPolicy):
 class ByValue:
     """Chooses legal actions by their values, and explores.
 
-    choose: gives actions for Q-values, legal actions, keys, and an amount of exploration (0: none). told: the
-    probabilities of actions by which it draws them, if it tells any.
+    choose: gives actions for Q-values, legal actions, keys, and an amount of exploration (0: none). teller: what tells
+    the probabilities by which it draws them; None: nothing does.
     """
 
     observes: Observes = "observation"
@@ -120,15 +120,16 @@ class ByValue:
         values: Callable[[Any], Tensor],
         choose: Callable[[Tensor, Tensor, Tensor, float], Tensor],
         exploration: float,
-        told: Callable[[Tensor, Tensor, float], Tensor | None] = lambda q, legal, amount: None,
+        teller: Exploration | None = None,
     ) -> None:
-        self.values, self.choose, self.exploration, self.told = values, choose, exploration, told
+        self.values, self.choose, self.exploration, self.teller = values, choose, exploration, teller
 
     def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
         return Decision(self.choose(self.values(view), legal, keys, self.exploration), {}, memory)
 
     def probabilities(self, view: Mapping[str, Tensor], legal: Tensor) -> Tensor | None:
-        return self.told(self.values(view), legal, self.exploration)
+        asked = self.values(view), legal, self.exploration
+        return None if self.teller is None else told_probabilities(self.teller, *asked)
 
 
 class PlaysByValue(Algorithm):
@@ -144,7 +145,7 @@ class PlaysByValue(Algorithm):
         if isinstance(config, UserExploration) and not explores:  # ours choose the best one for 0
             return ByValue(self.values, lambda q, legal, keys, amount: best_legal(q, legal), 0.0)
         amount = config.schedule(self.player.opt_steps) if explores else 0.0
-        return ByValue(self.values, self.acting_kernel or config.choose, amount, config.probabilities)
+        return ByValue(self.values, self.acting_kernel or config.choose, amount, config)
 
     @kernel_property
     def acting_kernel(self) -> Callable[[Tensor, Tensor, Tensor, float], Tensor] | None:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from palestra.config import Config, ConfigError, ConfigErrorItem, NonEmptyStr, PositiveInt
+from palestra.config import Config, ConfigError, ConfigErrorItem, NonEmptyStr, PositiveInt, cut
 from palestra.data.table import TABLE, AnyHeldOutConfig, Table, cell_text, flags, split_rows, suggested, told_file
 from palestra.games.dialogue.protocol import Protocol
 from palestra.games.dialogue.scenario import OWN_ENTRIES, Instances, Scenario
@@ -55,7 +55,7 @@ class RowsConfig(Config):
             own, there = getattr(self, key), getattr(other, key, None)
             if own != there:
                 expected = "the same as in the run's game, because it says how players see a row"
-                return ConfigErrorItem(key, f"expected {expected} ({own!s:.80}), got {there!s:.80}")
+                return ConfigErrorItem(key, f"expected {expected} ({cut(str(own))}), got {cut(str(there))}")
         return None
 
     @classmethod

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from palestra.config import ConfigError, ConfigErrorItem, UserConfig, below, failure
+from palestra.config import ConfigError, ConfigErrorItem, UserConfig, below, cut, failure
 from palestra.config.validation import checked
 from palestra.games.dialogue.protocol import VERDICTS, Protocol, RewardsConfig, faults_of_names, faults_of_turns
 from palestra.games.dialogue.protocols import AnyProtocolConfig
@@ -70,8 +70,7 @@ def make_scenario(config: Any, protocol: Protocol, device: torch.device) -> Scen
     with restored_global_states(), torch.no_grad(), suppress(CannotGoOn):
         tryout.play()
     name = type(scenario).__name__
-    faults = tryout.faults.values()
-    ConfigError.require_none(ConfigErrorItem("", f"{name}.{method}: {told}") for method, told in faults)
+    ConfigError.require_none(ConfigErrorItem("", f"{name}.{method}: {told}") for method, told in tryout.faults.values())
     return scenario
 
 
@@ -108,7 +107,7 @@ def _attribute_faults(protocol: Protocol) -> Iterator[tuple[str, str]]:
     for name, (what, fits) in expected.items():
         value = getattr(protocol, name, None)
         if not fits(value):
-            yield name, f"expected {what}, got {value!r:.80}"
+            yield name, f"expected {what}, got {cut(repr(value))}"
 
 
 def _method_faults(protocol: Protocol) -> Iterator[tuple[str, str]]:
@@ -144,7 +143,7 @@ def _answer_fault(
         "paid_for": lambda: isinstance(first, tuple) and all(role in protocol.roles for role in first),
     }.get(method, lambda: isinstance(first, bool))
     if not fits():
-        yield method, f"expected {expected} for {where}, got {first!r:.80}"
+        yield method, f"expected {expected} for {where}, got {cut(repr(first))}"
     elif first != second:
         yield method, f"expected the same answer at every call for {where}, got {first!r} and {second!r}"
 

@@ -6,7 +6,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from palestra.config.errors import listed
+from palestra.config.errors import cut, listed
 from palestra.games.world import EnvironmentFailed
 
 
@@ -106,5 +106,4 @@ def described(value: Any) -> str:
         return f"a tuple of {len(value)}"
     if isinstance(value, Mapping):
         return f"a dict with the entries {listed(value)}"
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return cut(" ".join(repr(value).split()))

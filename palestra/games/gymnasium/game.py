@@ -236,8 +236,7 @@ class GymnasiumGame(WorldGame):
     def with_rendering(self) -> "GymnasiumGame":
         """Return the same game, whose worlds can be rendered; its environments step one after the other."""
         if self.config.is_vector:
-            message = "expected 'sync' or 'async' for filming, got 'entry_point'"
-            raise ConfigError.at("game.vectorization.name", message)
+            raise ConfigError.at("game.vectorization.name", "expected 'sync' or 'async' for filming, got 'entry_point'")
         if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
             os.environ.setdefault("MUJOCO_GL", "egl")  # MuJoCo would look for a screen
             os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # and so would pygame

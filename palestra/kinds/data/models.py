@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from palestra.config import ConfigError, Failed, failure, trusting
+from palestra.config import ConfigError, Failed, cut, failure, trusting
 from palestra.data.items import moved
 from palestra.data.loading import Loader, LoadingConfig, in_order
 from palestra.data.reading import BatchKey, Reader
@@ -79,7 +79,7 @@ def load_model(
     """
     given = models[SEAT] if isinstance(models, Mapping) and SEAT in models else models
     if not isinstance(given, Model | None):
-        raise ValueError(f"models: expected a palestra.Model, as set_model got it, got {given!r:.80}")
+        raise ValueError(f"models: expected a palestra.Model, as set_model got it, got {cut(repr(given))}")
     with trusting(trust):
         trained = TrainedModel.read(run, checkpoint, overrides, given)
         device = device or find_device(trained.config.execution.device)

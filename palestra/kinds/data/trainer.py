@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
-from palestra.config import ConfigError, below, failure
+from palestra.config import ConfigError, below, cut, failure
 from palestra.data.items import TensorItems, moved
 from palestra.data.loading import Batches, Dealt, Loader
 from palestra.data.own_loaders import LoaderConfig, OwnLoader
@@ -95,10 +95,13 @@ class FitTrainer(Training):
                 batch = self._first_batch()
                 with below(f"data.{TRAIN}"):
                     spaces = spaces_of(batch)
-            self._take(make_model(config, spaces))
+            self._take(make_model(config, spaces), config)
 
-    def _take(self, model: Model) -> None:
-        """Let a model learn. Raises ConfigError, RunFolderError if it has not the weights that the run began with."""
+    def _take(self, model: Model, config: FitConfig) -> None:
+        """Let a model learn, which a config may name. After an error everything but the model is as it was.
+
+        Raises ConfigError, RunFolderError if it has not the weights that the run began with.
+        """
         if self.run.resumed and (given := find_copy(self.run.folder.players, SEAT, HANDED_OVER)) is not None:
             tensors = given.tensors()
             try:
@@ -106,20 +109,20 @@ class FitTrainer(Training):
             except RuntimeError as error:
                 message = f"expected a model with the weights with which the run began, got another: {error}"
                 raise RunFolderError(f"{self.run.folder.path}: {message}") from error
-        if self.config.warm_start is not None and self.run.begins_anew():
-            self.run.beginnings.append(start_model(model, self.config.warm_start))
+        if config.warm_start is not None and self.run.begins_anew():
+            self.run.beginnings = [start_model(model, config.warm_start)]
         if any(map(is_lazy, (*model.parameters(), *model.buffers()))):  # as those of nn.LazyLinear are
-            with seeded_global_state(base_key(self.config.seed, "model/lazy")):
+            with seeded_global_state(base_key(config.seed, "model/lazy")):
                 make_real(model, self._first_batch())
-        self.model = model.to(self.device)
+        model.to(self.device)
         if not model.training:  # else its modules keep the modes in which they were made
             model.train()
         with below("learning.groups"):
-            self.learner = Learner(model, self.config.learning)
+            learner = Learner(model, config.learning)
+        self.run.config, self.model, self.learner, self.learners = config, model, learner, [learner]
         is_own = type(self).train_step is not FitTrainer.train_step
         own_step = f"{type(self).__module__}.{type(self).__qualname__}.train_step" if is_own else None
         self.replicas = ModelReplicas(self.replica, model, self.learner, own_step)
-        self.learners = [self.learner]
         self.judging = SetEvaluations(self)
         self.evaluating = make_evaluating(self.progress, self.checkpoints, self.judging)
 
@@ -142,13 +145,13 @@ class FitTrainer(Training):
         given = role if model is None else model
         if not isinstance(given, Model):
             raise TypeError(
-                f"set_model: expected an object of a class that derives from palestra.Model, got {given!r:.80}"
+                f"set_model: expected an object of a class that derives from palestra.Model, got {cut(repr(given))}"
             )
         if self.config.model is not None and self.replica.leads:  # another replica has the config that the leader made
             raise ValueError(f"set_model: expected `model: null` in the config, got {self.config.model.name!r}")
-        self.lockstep.keep_copy(SEAT, given)
-        self.run.config, self._is_given = self.config.with_model(given), True
-        self._take(given)
+        copied = self.lockstep.copy_of(SEAT, given)
+        self._take(given, self.config.with_model(given))
+        self.lockstep.handed_over[SEAT], self._is_given = copied, True
         if self.config.model is None:
             self.run.note_call(f"set_model({SEAT!r}, ...)")
 

@@ -350,7 +350,7 @@ class RunConfig(EvaluatedRunConfig):
     def _play_errors(self) -> Iterator[ConfigErrorItem]:
         """A fault for each key that needs play, where a player learns from recorded play alone; others of its game."""
         idle = [name for name in self.learners() if not self.plays(name)]
-        given = [name for name in self.learners() if self.data_set_of(name) is not None]
+        given = {name: data for name in self.learners() if (data := self.data_set_of(name)) is not None}
         why = "because nobody plays (rollout_length: null)"
         if idle and isinstance(self.trainer, TogetherConfig):
             key, got = f"players.{idle[0]}.algorithm.rollout_length", "null, which trainer.name=in_turn allows"
@@ -362,7 +362,12 @@ class RunConfig(EvaluatedRunConfig):
                 if getattr(value, "unit", None) == "env_steps":
                     expected = f"expected opt_steps, epochs or minutes, {why}"
                     yield ConfigErrorItem(".".join((*keys, "unit")), f"{expected}, got {value.unit!r}")
-        for name in given:
+        for name, data in given.items():
+            share, size = data.share_of_data, getattr(self.players[name].algorithm, "batch_size", 0)  # type: ignore[union-attr]
+            if self.plays(name) and size and 0.0 < share < 1.0 and (num := round(share * size)) in (0, size):
+                key, near = f"players.{name}.algorithm.replay_buffer.share_of_data", min(max(num, 1), size - 1) / size
+                expected = f"expected 0.0, 1.0, or some of the {size} rows of a batch, such as {near:.6g}"
+                yield ConfigErrorItem(key, f"{expected}, got {share} ({num} rows)")
             if getattr(getattr(self.game, "reward", None), "normalize", None) is not None:
                 expected = f"expected null, because {name} learns from recorded play, whose rewards are the game's own"
                 yield ConfigErrorItem("game.reward.normalize", f"{expected}, got a mapping")

@@ -281,8 +281,7 @@ def _play_given(match: Match, moves: Sequence[str]) -> None:
                 "--move", f"expected a move for each of {together}, who decide together, got {len(left)}"
             )
         pairs = zip(positions, left, strict=False)
-        actions = {position.role: read_legal_action(match.game, position, text, "--move") for position, text in pairs}
-        match.play(actions)
+        match.play({position.role: read_legal_action(match.game, position, text, "--move") for position, text in pairs})
         left = left[len(positions) :]
     if left:
         raise ConfigError.at("--move", f"expected no move after the end of the game, got {left[0]!r}")

@@ -62,7 +62,8 @@ def meetings_in_words(config: Any) -> Iterator[str]:
             continue
         for block in blocks_of(name, meets, config.worlds_of(name), config.players):
             seats = ", ".join(f"{role} {block.pairing[role]}" for role in config.game.declared_roles())
-            past = [f"{len(shares)} past selves at a time in {role}" for role, shares in block.shares.items()]
+            nums = {role: len(shares) for role, shares in block.shares.items()}
+            past = [f"{num} past {'self' if num == 1 else 'selves'} at a time in {role}" for role, num in nums.items()]
             of_past = f" ({', '.join(past)})" if past else ""
             yield f"worlds of {name}: {len(block.worlds):,} of {config.worlds_of(name):,} with {seats}{of_past}"
 
@@ -124,7 +125,7 @@ def _meets_errors(
             past = config.players.get(sitter)
             if isinstance(past, PastPlayerConfig) and round(size) < past.num_seated:
                 least = f"expected at least {past.num_seated} worlds, players.{sitter}.num_seated"
-                yield ConfigErrorItem(f"{at}.{number}.share", f"{least}, got {each.share:g} ({round(size)} worlds)")
+                yield ConfigErrorItem(f"{at}.{number}.share", f"{least}, got {each.share:g} ({round(size)} of {num})")
 
 
 def seat_errors(config: Any, roles: Sequence[str], at: str, seats: Mapping[str, str]) -> Iterator[ConfigErrorItem]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from palestra.buffers.data_set import Columns, ColumnsConfig, DataSetReplayConfig
-from palestra.config import ConfigError, below, check, walk
+from palestra.config import ConfigError, below, check, cut, walk
 from palestra.config.files import apply_overrides
 from palestra.data.columns import read_columns
 from palestra.data.table import check_column, unknown_columns
@@ -279,7 +279,7 @@ class _Rows:
                 if column.dtype == object and column.ndim == 1 and words:
                     cells = [each.strip().lower() for each in column.tolist()]
                     if unknown := [row for row, each in enumerate(cells) if each not in words]:
-                        got = f"{column[unknown[0]]!r:.80} in row {unknown[0]} (counted from 0)"
+                        got = f"{cut(repr(column[unknown[0]]))} in row {unknown[0]} (counted from 0)"
                         raise ConfigError.at("", f"expected true or false, or 1 or 0, in {name!r}, got {got}")
                     column = np.array([words[each] for each in cells])
                 if column.dtype == object:
@@ -331,5 +331,5 @@ class _Rows:
         if not is_sound.all():
             row = int(np.argmin(is_sound.reshape(self.num, -1).all(axis=1)))
             where = "" if self.episode is None else f" of episode {self.episode[row]}"
-            got = f"{values[row].tolist()!s:.80} in row {row}{where} (counted from 0)"
+            got = f"{cut(str(values[row].tolist()))} in row {row}{where} (counted from 0)"
             raise ConfigError.at(path, f"expected {what}, got {got}")

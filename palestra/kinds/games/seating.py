@@ -167,8 +167,7 @@ class Seating:
         weights = script.config.choice.weights(contests, won)
         key = fold_number(base_key(config.seed, f"player/{learner}/meets/{met.block}/{met.role}"), kept[-1])
         drawn = random_floats(torch.tensor(key), num).double().numpy()
-        places = np.searchsorted(weights.cumsum() / weights.sum(), drawn, side="right")
-        return [kept[place] for place in places]
+        return [kept[place] for place in np.searchsorted(weights.cumsum() / weights.sum(), drawn, side="right")]
 
     # ---- results -----------------------------------------------------------------------------------------
 

@@ -316,8 +316,9 @@ class Trainer(Training):
         self.run.require_unopened("set_model")
         name, nets = name_and_nets(self.config, role, nets)
         player = self.players[name]
-        self.lockstep.keep_copy(role := first_role(self.config, player.name), nets)
+        copied = self.lockstep.copy_of(role := first_role(self.config, player.name), nets)
         config = take_nets(player, self.config, nets)
+        self.lockstep.handed_over[role] = copied
         self.run.config, self.parts = config, replace(self.parts, config=config)
         self.run.count_time_in(self.run.time_log, self.buffers())
         self.run.note_call(*calls_of({role: nets}))

@@ -85,8 +85,7 @@ def use_builders(player: Player, run: RunConfig, nets: Nets) -> RunConfig:
                 part = part[key]
             part[last] = {"name": path}
     with reading_own():
-        named: RunConfig = read_config(data)
-    return named
+        return cast(RunConfig, read_config(data))
 
 
 def use_nets(player: Player, run: RunConfig, nets: Nets) -> None:

@@ -21,6 +21,7 @@ from palestra.config import (
     apply_overrides,
     check,
     checking,
+    cut,
     failure,
     list_of_overrides,
 )
@@ -250,14 +251,14 @@ def _judged(batch: Sequence[Dialogue], config: Any, analysis: Analysis, folder: 
 
 def _fault(dialogue: Dialogue, judgements: Any) -> str | None:
     if not isinstance(judgements, list) or not all(isinstance(each, Judgement) for each in judgements):
-        return f"expected a list of Judgement, got {judgements!r:.80}"
+        return f"expected a list of Judgement, got {cut(repr(judgements))}"
     for each in judgements:
         if not any(each.row is row for row in dialogue):
-            return f"expected a row of the dialogue, got {each.row!r:.80}"
+            return f"expected a row of the dialogue, got {cut(repr(each.row))}"
         if each.value is not None and not (isinstance(each.value, int | float) and abs(each.value) <= MOST):
-            return f"expected a number from {-MOST:g} to {MOST:g} or None, got {each.value!r:.80}"
+            return f"expected a number from {-MOST:g} to {MOST:g} or None, got {cut(repr(each.value))}"
         if each.words is not None and not isinstance(each.words, str):
-            return f"expected a text or None, got {each.words!r:.80}"
+            return f"expected a text or None, got {cut(repr(each.words))}"
     return None
 
 

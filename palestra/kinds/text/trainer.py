@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from palestra.config import ConfigError, below, failure
+from palestra.config import ConfigError, below, cut, failure
 from palestra.data.columns import require_same_files
 from palestra.kinds.text.config import BUDGET_IS_SPENT, TextConfig
 from palestra.kinds.text.costs import TextCosts
@@ -261,7 +261,7 @@ class TextTrainer(Training):
         with self._telling(method):
             found = getattr(self, method)(*arguments)
             if not isinstance(found, Rollouts):
-                raise AlgorithmFailed(f"{type(self).__name__}.{method}: expected Rollouts, got {found!r:.80}")
+                raise AlgorithmFailed(f"{type(self).__name__}.{method}: expected Rollouts, got {cut(repr(found))}")
             return found
 
     def _sample(self) -> None:
@@ -284,8 +284,8 @@ class TextTrainer(Training):
         if not is_known or not all(
             isinstance(job, FileJob) or (isinstance(job, Job) and job.examples) for job in jobs.values()
         ):
-            expected = f"expected a dict with jobs of {', '.join(self.players)}, each with examples, got {jobs!r:.80}"
-            raise AlgorithmFailed(f"{type(self).__name__}.create_jobs: {expected}")
+            expected = f"expected a dict with jobs of {', '.join(self.players)}, each with examples"
+            raise AlgorithmFailed(f"{type(self).__name__}.create_jobs: {expected}, got {cut(repr(jobs))}")
         self.jobs = local_first(jobs)
         self.files.write_learned(self.epochs, {name: self.players[name].chosen for name in jobs})
 

@@ -116,7 +116,7 @@ def _cell(pair: PairResult, measure: str, results: Sequence[PairResult], details
     if "change" in details and pair.learned and len(results) > 1:
         change = as_float(score.value) - as_float(results[0].scores.get(measure, UNKNOWN).value)
         is_high_good, style = pair.is_high_good(measure), "dim"  # where gain and loss cannot be said of all that learn
-        if is_high_good is not None and abs(change) > 0:
+        if is_high_good is not None and abs(change) > 0 and not pair.past:
             style = "green" if (change > 0) == is_high_good else "red"
         cell.append(f" {score_text(change, '+')}", style=style)
     return cell

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from palestra.config import ConfigError
+from palestra.config import ConfigError, cut
 from palestra.storage.disk import MAX_BYTES, MAX_CONFIG_BYTES, WORDS, Folder
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -111,7 +111,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(Folder(path.parent).read(path.name, MAX_CONFIG_BYTES).decode())
     except (OSError, ValueError, RecursionError) as error:
-        raise at_path(f"expected JSON in {str(path)!r}, got a file that cannot be read: {error!s:.200}") from error
+        raise at_path(f"expected JSON in {str(path)!r}, got a file that cannot be read: {cut(str(error))}") from error
     if not isinstance(data, dict):
         raise at_path(f"expected a JSON object in {str(path)!r}, got a {type(data).__name__}")
     return data

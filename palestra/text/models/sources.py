@@ -15,7 +15,7 @@ import torch
 from pydantic import model_validator
 from torch import nn
 
-from palestra.config import Config, ConfigError, NonEmptyStr, PositiveFloat, PositiveInt
+from palestra.config import Config, ConfigError, NonEmptyStr, PositiveFloat, PositiveInt, cut
 from palestra.randomness import seeded_global_state
 from palestra.text.models.encode import Encoder
 from palestra.text.models.extra import library
@@ -75,7 +75,7 @@ class Adapter:
             try:
                 peft.inject_adapter_in_model(lora, causal_lm, adapter_name=self.name)
             except ValueError as error:
-                message = f"expected layers of the model, got {config.targets}: {error!s:.200}"
+                message = f"expected layers of the model, got {config.targets}: {cut(str(error), 200)}"
                 raise ConfigError.at("adapter.targets", message) from error
         self.layers = {name: each for name, each in _layers(causal_lm).items() if self.name in each.lora_A}
         if others := [name for name, layer in self.layers.items() if not hasattr(layer.get_base_layer(), "weight")]:
@@ -179,7 +179,7 @@ class FolderConfig(Config):
             self._require_agreement(network)
             return network
         message = f"expected a causal language model that transformers loads from {self.path!r}"
-        raise at_path(f"{message}, got {type(failed).__name__}: {failed!s:.300}") from failed
+        raise at_path(f"{message}, got {type(failed).__name__}: {cut(str(failed), 300)}") from failed
 
     def _require_weights(self, path: Path, auto: Any) -> None:
         """Raise ConfigError for a config of a larger model than the weights are, before there is memory for it."""
@@ -213,7 +213,7 @@ class FolderConfig(Config):
                 difference = float((Tuned(network, job)(batch) - batch["sampled"]).abs().max())
         except Exception as error:  # there are many kinds of models, of which some keep no cache of what they have read
             message = f"expected a model in {self.path!r} that answers token by token, from a cache of what it has read"
-            raise at_path(f"{message}, got {type(error).__name__}: {error!s:.200}") from error
+            raise at_path(f"{message}, got {type(error).__name__}: {cut(str(error), 200)}") from error
         if not difference < MOST_DIFFERENCE[self.dtype]:
             message = f"expected a model in {self.path!r} that reads a padded prompt like any other, got one in which"
             raise at_path(f"{message} log-probabilities differ by {difference:.2g}")
@@ -223,7 +223,7 @@ class FolderConfig(Config):
             tokenizer = library("transformers").AutoTokenizer.from_pretrained(path, **OFFLINE)
         except Exception as error:
             message = f"expected a tokenizer that transformers loads from {self.path!r}"
-            raise at_path(f"{message}, got {type(error).__name__}: {error!s:.300}") from error
+            raise at_path(f"{message}, got {type(error).__name__}: {cut(str(error), 300)}") from error
         if not tokenizer.is_fast:
             message = f"expected a tokenizer in {self.path!r} that its tokenizer.json describes, got another kind"
             raise at_path(message)
@@ -236,13 +236,13 @@ class FolderConfig(Config):
         ends = [tokenizer.eos_token_id, *(said if isinstance(said, list) else [said])]
         stops = list(dict.fromkeys(each for each in ends if each is not None))
         if wrong := [each for each in stops if not isinstance(each, int) or not 0 <= each < network.num_tokens]:
-            raise at_path(f"expected eos_token_id in {self.path!r} to be tokens of the model, got {wrong[0]!r:.80}")
+            raise at_path(f"expected eos_token_id in {self.path!r} to be the model's tokens, got {cut(repr(wrong[0]))}")
         try:
             encoder = Encoder(tokenizer, stops)
             encoder.isolate()
             read = list(encoder.encode([(Message("user", text),) for text in ("?", "no")]))
         except ValueError as error:
-            message = f"expected a chat template that works, in {self.path!r}, got an error: {error!s:.300}"
+            message = f"expected a chat template that works, in {self.path!r}, got an error: {cut(str(error), 300)}"
             raise at_path(message) from error
         if read[0] == read[1]:
             message = f"expected a chat template in {self.path!r} that shows messages, got one that leaves out what"

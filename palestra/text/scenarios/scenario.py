@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from palestra.config import ConfigError, ConfigErrorItem, UserConfig, failure
+from palestra.config import ConfigError, ConfigErrorItem, UserConfig, cut, failure
 from palestra.data.table import HALF
 from palestra.games.dialogue.protocol import DECISIONS, VERDICTS, Protocol
 from palestra.randomness import base_key, global_states, restored_global_states, world_keys
@@ -125,36 +125,36 @@ def _faults(scenario: TextScenario, protocol: Protocol) -> Iterator[tuple[str, s
             for method, more in (("describe", ()), *(("argue", (v,)) for v in VERDICTS if v is not None)):
                 text = _call(scenario, method, question, *more)
                 if not isinstance(text, str) or not text.strip():
-                    yield method, f"expected a text, got {text!r:.80}"
+                    yield method, f"expected a text, got {cut(repr(text))}"
 
 
 def _faults_of_attributes(scenario: TextScenario, protocol: Protocol) -> Iterator[tuple[str, str]]:
     fields, sees = getattr(scenario, "fields", None), getattr(scenario, "sees", None)
     if not isinstance(fields, list | tuple) or not all(isinstance(name, str) for name in fields):
-        yield "fields", f"expected a tuple of names, got {fields!r:.80}"
+        yield "fields", f"expected a tuple of names, got {cut(repr(fields))}"
         return
     if not isinstance(sees, dict) or sees.keys() != set(protocol.roles):
-        yield "sees", f"expected a dict with the roles {', '.join(protocol.roles)}, got {sees!r:.80}"
+        yield "sees", f"expected a dict with the roles {', '.join(protocol.roles)}, got {cut(repr(sees))}"
         return
     for role, names in sees.items():
         for name in names:
             if name not in fields:
-                yield "sees", f"expected fields ({', '.join(fields)}) for {role!r}, got {name!r:.80}"
+                yield "sees", f"expected fields ({', '.join(fields)}) for {role!r}, got {cut(repr(name))}"
 
 
 def _faults_of_drawn(scenario: TextScenario, drawn: Any) -> Iterator[tuple[str, str]]:
     if not isinstance(drawn, list) or len(drawn) != NUM_DRAWS:
-        got = f"{len(drawn)}" if isinstance(drawn, list) else f"{drawn!r:.80}"
+        got = f"{len(drawn)}" if isinstance(drawn, list) else f"{cut(repr(drawn))}"
         yield "draw", f"expected a list of a question per key ({NUM_DRAWS}), got {got}"
         return
     for each in drawn:
         if not isinstance(each, tuple) or len(each) != 2 or not isinstance(each[0], dict):
-            yield "draw", f"expected questions as (texts by name, label), got {each!r:.80}"
+            yield "draw", f"expected questions as (texts by name, label), got {cut(repr(each))}"
             return
         texts, label = each
         if texts.keys() != set(scenario.fields) or not all(isinstance(text, str) for text in texts.values()):
-            yield "draw", f"expected a text for each of {', '.join(scenario.fields)}, got {texts!r:.80}"
+            yield "draw", f"expected a text for each of {', '.join(scenario.fields)}, got {cut(repr(texts))}"
         elif any(HALF.search(text) for text in texts.values()):
-            yield "draw", f"expected texts that UTF-8 can write, got {texts!r:.80}"
+            yield "draw", f"expected texts that UTF-8 can write, got {cut(repr(texts))}"
         if type(label) is not int or label not in (0, 1):
-            yield "draw", f"expected the labels to be 0 or 1, got {label!r:.80}"
+            yield "draw", f"expected the labels to be 0 or 1, got {cut(repr(label))}"

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from palestra.config import cut
 from palestra.text.algorithms.algorithm import Example
 from palestra.text.models.model import Example as JobExample
 from palestra.text.models.model import Message, Prompt, PromptRefused, TextModel
@@ -192,7 +193,7 @@ def _rows(content: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
         except RecursionError:
             raise JobFileError(f"line {place}: expected a JSON object, got brackets nested too deeply") from None
         except ValueError as error:
-            raise JobFileError(f"line {place}: expected a JSON object, got other text ({error!s:.100})") from None
+            raise JobFileError(f"line {place}: expected a JSON object, got other text ({cut(str(error))})") from None
         if not isinstance(row, dict):
             raise JobFileError(f"line {place}: expected a JSON object, got {_shown(row)}")
         yield place, row
@@ -258,4 +259,4 @@ def _shown(value: Any) -> str:
     """Return a value as messages quote it: containers by their type alone, long texts cut."""
     if isinstance(value, dict | list):
         return ("an object" if isinstance(value, dict) else "a list") + ("" if value else " without entries")
-    return f"{json.dumps(value):.60}"
+    return cut(json.dumps(value), 60)

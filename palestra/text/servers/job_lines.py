@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from palestra.config import ConfigError
+from palestra.config import ConfigError, cut
 from palestra.storage.disk import Folder, RunFolderError, writing
 from palestra.storage.run_folder import JOBS, RunFolder
 from palestra.text.servers.ledger import MOST, NOTHING, Cost
@@ -126,7 +126,7 @@ def read_jobs(root: Folder) -> dict[str, JobEntry]:
         try:
             _take(found, _checked(json.loads(line)))
         except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise RunFolderError(f"{root.path / JOBS} is damaged, in line {number}: {error!r:.200}") from error
+            raise RunFolderError(f"{root.path / JOBS} is damaged, in line {number}: {cut(repr(error), 200)}") from error
     return found
 
 
@@ -196,7 +196,7 @@ def adopt_by_hand(root: Folder, run: str, said: Sequence[str]) -> None:
             expected = f"KEY=ID with the key of a job that is not over ({known})"
             raise ConfigError.at("--job", f"expected {expected}, got {each!r}")
         if not re.fullmatch(PLAIN_ID, job):
-            raise ConfigError.at("--job", f"expected the id of a job, such as ftjob-abc123, got {job!r:.80}")
+            raise ConfigError.at("--job", f"expected the id of a job, such as ftjob-abc123, got {cut(repr(job))}")
         entry = open_[key or next(iter(open_))]
         if job == "none":
             lines.add(entry, {"kind": "failed", "why": NOT_THERE, "spent": NOTHING.line()})

@@ -15,6 +15,7 @@ from contextlib import suppress
 from threading import Lock
 from typing import Any, NamedTuple
 
+from palestra.config import cut
 from palestra.storage.disk import Folder, OpenFile, RunFolderError
 from palestra.storage.records_file import lines_of
 from palestra.storage.stored_files import StoredFile
@@ -197,7 +198,7 @@ class Journal:
                 try:
                     found = _checked(json.loads(line.content or b""))
                 except (ValueError, RecursionError) as error:
-                    raise RunFolderError(f"{self.path} is damaged in line {number}: {error!s:.200}") from None
+                    raise RunFolderError(f"{self.path} is damaged in line {number}: {cut(str(error), 200)}") from None
                 if is_first:
                     self._note((line.content or b"") + b"\n")
                 yield found
@@ -290,7 +291,7 @@ def _checked(line: Line) -> Line:
                 if not isinstance(each, dict) or not isinstance(each.get("text"), str):
                     raise ValueError("expected the text of an answer, got none")
                 if each.get("stop") not in ("stop", "length"):
-                    raise ValueError(f"expected 'stop' or 'length', got {each.get('stop')!r:.40}")
+                    raise ValueError(f"expected 'stop' or 'length', got {cut(repr(each.get('stop')), 40)}")
         case {"kind": "failed", "call": str(), "attempt": int(), "spent": dict(cost)}:
             pass
         case _:
@@ -298,7 +299,7 @@ def _checked(line: Line) -> Line:
     usage = line.get("usage") or dict.fromkeys(Usage._fields, 0)
     for numbers, names in ((cost, Cost._fields), (usage, Usage._fields)):
         if not isinstance(numbers, dict) or numbers.keys() != set(names):
-            raise ValueError(f"expected numbers of {', '.join(names)}, got {numbers!r:.80}")
+            raise ValueError(f"expected numbers of {', '.join(names)}, got {cut(repr(numbers))}")
         if not all(type(each) is int and 0 <= each < MOST for each in numbers.values()):
-            raise ValueError(f"expected whole numbers that are not negative, got {numbers!r:.80}")
+            raise ValueError(f"expected whole numbers that are not negative, got {cut(repr(numbers))}")
     return line

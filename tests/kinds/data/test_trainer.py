@@ -459,6 +459,13 @@ def test_what_is_no_model_of_the_run_is_told(config: dict[str, Any]) -> None:
     config["best"]["measure"] = "f1"
     with pytest.raises(ConfigError, match=r"^best.measure: expected one of 'accuracy', "):
         FitTrainer(config | {"model": None}).set_model(points.Net({"hidden": 8}))
+    frozen = points.Net({"hidden": 8}).requires_grad_(False)
+    for replicas in (1, 2):
+        trainer = FitTrainer(config | {"model": None, "best": None, "num_replicas": replicas})
+        with pytest.raises(ConfigError, match="learning"):
+            trainer.set_model(frozen)
+        assert (trainer.config.model, hasattr(trainer, "model"), trainer.lockstep.handed_over) == (None, False, {})
+        trainer.set_model(points.Net({"hidden": 8}))
     with pytest.raises(ConfigError, match=r"^hidden: expected an integer >= 1, got 0$"):
         points.Net({"hidden": 0})
     with pytest.raises(ValueError, match=r"^max_steps: expected a positive number, got 0$"):

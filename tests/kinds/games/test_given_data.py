@@ -77,6 +77,7 @@ BUFFER = {
     "share_of_data": 1.0,
 }
 UNIFORM = {"name": "uniform", "capacity": 500, "layout": "whole", "scratch_folder": None}
+AT = "players.agent.algorithm.replay_buffer"
 NO_PLAY = {"rollout_length": None, "warmup_env_steps": 0}
 
 
@@ -212,6 +213,20 @@ def test_a_branch_needs_room_for_the_rows_that_there_are() -> None:
     branch: Trainer = Trainer.branch("run/checkpoints/latest", [f"{at}={num}", end], "enough")
     branch.fit()
     assert branch.env_steps > num
+
+
+@pytest.mark.parametrize(("share", "near", "num"), [(0.06, "0.125", 0), (0.0625, "0.125", 0), (0.99, "0.875", 8)])
+def test_a_share_of_the_data_that_is_no_row_or_every_row_of_a_batch_is_refused(
+    share: float, near: str, num: int
+) -> None:
+    config = config_of("dqn", "play.npz", rollout_length=3, replay_buffer={"share_of_data": share})
+    told = f"expected 0.0, 1.0, or some of the 8 rows of a batch, such as {near}, got {share}"
+    with pytest.raises(ConfigError) as caught:
+        read_config(config)
+    assert str(caught.value) == f"{AT}.share_of_data: {told} ({num} rows)"
+    read_config(config, [f"{AT}.share_of_data={near}"])
+    read_config(config, [f"{AT}.share_of_data=0.0"])
+    read_config(config_of("dqn", "play.npz", replay_buffer={"share_of_data": share}, **NO_PLAY))
 
 
 def test_other_bytes_are_refused_with_both_hashes() -> None:

@@ -393,7 +393,7 @@ FAULTS: dict[str, tuple[Data, str]] = {
     ),
     "fewer than seated": (
         {"players.past.num_seated": 4, "players.past.num_kept": 4},
-        f"{MEETS}.1.share: expected at least 4 worlds, players.past.num_seated, got 0.375 (3 worlds)",
+        f"{MEETS}.1.share: expected at least 4 worlds, players.past.num_seated, got 0.375 (3 of 8)",
     ),
     "without a role": (
         {f"{MEETS}.0.pairing": {"first": "main"}},
@@ -416,6 +416,11 @@ FAULTS: dict[str, tuple[Data, str]] = {
     "twice": (
         {f"{MEETS}.2.pairing": {"first": "main", "second": "past"}},
         f"{MEETS}: expected each pairing once, with the whole of its share, got second=past twice",
+    ),
+    "a class of one's own": (
+        {"players.main.meets.1.pairing.second": "own:Last"},
+        f"{MEETS}.1.pairing.second: expected a player of this file (main, exploiter, past), got 'own:Last'; a new one "
+        "needs players.NAME={scripted: own:Last}",
     ),
     "a past of nobody": (
         {"players.past.past_of": "rival"},
@@ -496,6 +501,8 @@ def test_check_says_who_meets_whom() -> None:
         "worlds of exploiter: 4 of 8 with first exploiter, second main",
         "worlds of exploiter: 4 of 8 with first main, second exploiter",
     ]
+    one: RunConfig = read_config(league(LEARNERS["dqn"]), ["players.past.num_seated=1"])
+    assert one.plan()[-4] == "worlds of main: 3 of 8 with first main, second past (1 past self at a time in second)"
 
 
 def make_wide() -> torch.nn.Module:
@@ -571,7 +578,26 @@ def test_past_hosts_and_agents_of_the_polyhedra_game(few_figures: None, tmp_path
     assert [text for text, _ in cross.rows[0][1:]] == kept["agent"]
 
 
-def test_past_selves_that_explore_are_exploited_by_their_probabilities(tmp_path: Path) -> None:
+EPSILON = {"name": "constant", "value": 0.4}
+EXPLORATIONS = """
+from palestra.algorithms.parts.exploration import EpsilonGreedyConfig, UserExploration
+from palestra.randomness import random_choice
+
+
+class Often(UserExploration, EpsilonGreedyConfig):
+    name: str
+
+    def choose(self, q, legal, keys, epsilon):
+        return random_choice(keys, legal)
+
+
+class First(Often):
+    def choose(self, q, legal, keys, epsilon):
+        return legal.int().argmax(1)
+"""
+
+
+def test_past_selves_that_explore_are_exploited_by_their_probabilities(in_tmp_path: Path) -> None:
     config = league(LEARNERS["dqn"], explores=True)
     exploited = {"name": "exploitability", "roles": {"row": "past", "column": "past"}, "max_positions": 4}
     evaluation = {
@@ -584,9 +610,7 @@ def test_past_selves_that_explore_are_exploited_by_their_probabilities(tmp_path:
     }
     pennies = [[[1.0, -1.0], [-1.0, 1.0]], [[-1.0, 1.0], [1.0, -1.0]]]
     players = {name: config["players"][name] for name in ("main", "past")}
-    players["main"]["algorithm"] = LEARNERS["dqn"] | {
-        "exploration": {"name": "epsilon_greedy", "epsilon": {"name": "constant", "value": 0.4}}
-    }
+    players["main"]["algorithm"] = LEARNERS["dqn"] | {"exploration": {"name": "epsilon_greedy", "epsilon": EPSILON}}
     players["main"]["meets"] = [{"share": 1.0, "pairing": {"row": "main", "column": "past"}}]
     config |= {"players": players, "roles": dict.fromkeys(("row", "column"), "main"), "best": None}
     config["game"] = {
@@ -595,12 +619,28 @@ def test_past_selves_that_explore_are_exploited_by_their_probabilities(tmp_path:
         "num_rounds": 1,
         "observation": config["game"]["observation"],
     }
-    trainer = make_trainer(config | {"evaluations": [evaluation | {"played_by": exploited}]}, run=tmp_path / "run")
+    trainer = make_trainer(config | {"evaluations": [evaluation | {"played_by": exploited}]}, run=Path("run"))
     for num_kept in (0, 1):
         assert len(trainer.seating.past["past"].kept) == num_kept
         found = trainer.evaluations.play("main", 1, with_scripted=True)["pairs"][0]["scores"]
         assert found["exploitability"] == pytest.approx(0.6), "it plays one side with probability 0.8"
         trainer.seating.copy(["past"], trainer.counts(), trainer.replica)
+    (in_tmp_path / "own_explorations.py").write_text(EXPLORATIONS)
+    own = players["main"]["algorithm"]["exploration"]
+    own["name"], config["evaluations"] = "own_explorations:Often", [evaluation | {"played_by": exploited}]
+    with pytest.raises(ConfigError, match=r"roles\.row: expected .*, or whose own class or exploration has `probab"):
+        make_trainer(config)
+    own["name"] = "own_explorations:First"
+    found = make_trainer(config).evaluations.play("main", 1, with_scripted=True)["pairs"][0]["scores"]
+    assert found["exploitability"] == 1.0, "it draws nothing"
+
+
+def test_before_there_is_a_copy_a_past_self_is_the_player_as_it_is_now(tmp_path: Path) -> None:
+    config = league(LEARNERS["dqn"], normalized=True)
+    config["evaluations"][0]["pairings"] += [dict.fromkeys(NIM, "main")]
+    trainer = make_trainer(config, run=tmp_path / "run")
+    past, now = (each["scores"] for each in trainer.evaluations.play("main", 12, with_scripted=True)["pairs"])
+    assert past == now
 
 
 def test_the_mixture_of_past_selves_is_exploited_in_games_of_one_round(tmp_path: Path) -> None:
@@ -637,6 +677,7 @@ def test_the_mixture_of_past_selves_is_exploited_in_games_of_one_round(tmp_path:
         mixed[role] = torch.stack(told).mean(0)[0]
     of_both = [-float((mixed["row"] @ table).min()), float((table @ mixed["column"]).max())]  # its value is 0
     [*_, last] = [each for each in records(tmp_path / "run") if each["kind"] == "evaluation"]
+    assert (last["pairs"][0]["learned"], last["pairs"][0]["past"]) == (["row", "column"], ["row", "column"])
     found = last["pairs"][0]["scores"]
     assert found["exploitability"] == pytest.approx(sum(of_both) / 2, abs=1e-6)
     assert found["exploitability"] > 0.01

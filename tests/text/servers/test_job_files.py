@@ -148,5 +148,5 @@ def test_what_is_no_json_is_named() -> None:
 
 
 def test_a_message_of_no_text_is_quoted_in_short() -> None:
-    with pytest.raises(JobFileError, match=r"^messages: expected a list of messages, got \"x{59}$"):
+    with pytest.raises(JobFileError, match=r"^messages: expected a list of messages, got \"x{56}\.\.\.$"):
         read_messages("x" * 10_000, "messages")
