@@ -7,6 +7,7 @@ Each run that is finished in the folder is read, not trained again; one that is 
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -217,9 +218,8 @@ def markdown(rows: list[Data]) -> str:
     for row in rows:
         mean = estimate_mean_of_few(row["values"])
         every = ", ".join(f"{each:.4g}" for each in row["values"])
-        lines.append(
-            f"| {row['work']} | {row['score']} | {every} | {mean.value:.4g} [{mean.low:.4g}, {mean.high:.4g}] |"
-        )
+        interval = f" [{mean.low:.4g}, {mean.high:.4g}]" if math.isfinite(mean.low) else ""  # of one seed there is none
+        lines.append(f"| {row['work']} | {row['score']} | {every} | {mean.value:.4g}{interval} |")
     return "\n".join(lines)
 
 
