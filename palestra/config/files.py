@@ -78,7 +78,8 @@ def _parse(text: str, where: str) -> Any:
         mark = error.problem_mark or error.context_mark
         at = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         problem = f"invalid YAML{at}: {error.problem or error.context}"
-        quotes = "; a text that begins with it needs quotes" * problem.endswith("that cannot start any token")
+        cannot_start = problem.endswith("that cannot start any token")
+        quotes = "; a text that begins with it needs quotes" if cannot_start else ""
         raise ConfigError.at(where, f"{problem}{quotes}{_glued_line(text, mark)}") from None
     except yaml.reader.ReaderError as error:
         problem = f"invalid YAML: the character U+{error.character:04X} at {error.position}"

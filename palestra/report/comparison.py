@@ -274,7 +274,8 @@ def _legend(groups: Sequence[Group], iqm: bool) -> str:
         f"With {FEWEST_OF_A_BAND} runs or more, {have} over runs.": sizes != {1} and resampled,
         f"{better}; a score that learning players want in opposite directions, or not at all, has none.": groups[1:],
     }
-    return " ".join([*(each for each, holds in sentences.items() if holds), *unequal_samples(groups), "* learns."])
+    told = [*(each for each, holds in sentences.items() if holds), *unequal_samples(groups)]
+    return " ".join([*told, "* trained in the run."])
 
 
 def _measure_text(row: ScoreRow) -> str:

@@ -176,10 +176,10 @@ def _cross_table(standings: Mapping[Seats, Sequence[Standing]]) -> Table | None:
         for row in first
     ]
     measure = next(iter(standings.values()))[0].last.measure
-    caption = (
-        f"Who meets whom: {measure}, from {score_text(low)} (pale) to {score_text(high)} (full); {first[0].role} in "
-        f"rows, {second[0].role} in columns.{' * learns.' if any(seat.learns for seat in (*first, *second)) else ''}"
-    )
+    colours = f"from {score_text(low)} (pale) to {score_text(high)} (full)"
+    caption = f"Who meets whom: {measure}, {colours}; {first[0].role} in rows, {second[0].role} in columns."
+    if any(seat.learns for seat in (*first, *second)):
+        caption += " * trained in the run."
     return Table(caption, [f"{first[0].role} \\ {second[0].role}", *map(_player_text, second)], rows, is_heat=True)
 
 
