@@ -18,7 +18,6 @@ from pydantic import model_validator
 from torch import Tensor
 
 from palestra.algorithms.algorithm import AlgorithmConfig
-from palestra.algorithms.kernels import advantages as advantages_kernels
 from palestra.algorithms.kernels import ppo as kernels
 from palestra.algorithms.parts import action_heads, actor_critic, passes
 from palestra.algorithms.parts.actor_critic import POLICY, VALUE
@@ -333,8 +332,8 @@ class PPO(ProximalLoss, passes.LearnsInPasses):
 
     @kernel_property
     def advantages_kernel(self) -> Callable[[Sequences, float, float], tuple[Tensor, Tensor]] | None:
-        may_run = self.player.by_hand and self.player.device.type == "cpu" and self.may_run(advantages_kernels.KERNEL)
-        return advantages_kernels.compute_advantages if may_run else None
+        may_run = self.player.by_hand and self.player.device.type == "cpu" and self.may_run(kernels.ADVANTAGES)
+        return kernels.compute_advantages if may_run else None
 
     def find_gradient(
         self, experience: Experience, index: Tensor, numbers: tuple[float, float, float], arrays: kernels.Arrays | None
@@ -351,7 +350,7 @@ class PPO(ProximalLoss, passes.LearnsInPasses):
     @kernel_property
     def gradient_kernel(self) -> kernels.PPOGradient | None:
         kernel = kernels.gradient_of(self.net, self.player)
-        return kernel if kernel is not None and self.may_run(kernels.KERNEL) else None
+        return kernel if kernel is not None and self.may_run(kernels.GRADIENT) else None
 
     @kernel_property
     def gradient_fast(self) -> Callable[..., tuple[Tensor, Metrics]]:

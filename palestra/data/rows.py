@@ -158,7 +158,7 @@ class RowsData(TensorItems):
             places = {str(value): place for place, value in enumerate(self.classes)}
             if None in (found := [places.get(cell) for cell in column.tolist()]):
                 row = found.index(None)
-                message = f"expected one of the classes in the file of data.train ({', '.join(places):.200})"
+                message = f"expected one of the classes in the file of data.train ({cut(', '.join(places), 200)})"
                 raise ConfigError.at("", f"{message}, got {column[row]} in row {row} (counted from 0)")
             return torch.tensor(found)
 

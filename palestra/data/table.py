@@ -138,14 +138,17 @@ class LabelledFile:
         return len(next(iter(self.columns.values())))
 
     def held_out_rows(self) -> np.ndarray[Any, Any]:
-        """Find the rows that are held out: bool (N,)."""
+        """Find the rows that are held out: bool (N,). Raises ConfigError for a fraction that leaves none on a side."""
         how, num = self.how, len(self)
         if isinstance(how, HeldOutColumnConfig):
             return flags(self.columns[how.column], "held_out.column", f"the column {how.column!r}") == 1
         is_held_out = np.zeros(num, dtype=bool)
         if how is not None:
+            if not 0 < (num_held_out := round(how.fraction * num)) < num:
+                expected = f"expected a fraction of {num} rows that leaves some on both sides"
+                raise ConfigError.at("held_out.fraction", f"{expected}, got {how.fraction}")
             order = random_permutation(world_keys(base_key(how.seed, "rows/held out"), 1, torch.device("cpu")), num)
-            is_held_out[order[: round(how.fraction * num)].numpy()] = True
+            is_held_out[order[:num_held_out].numpy()] = True
         return is_held_out
 
     def texts(self) -> dict[str, list[str]]:
@@ -285,7 +288,7 @@ def unknown_columns(path: str, named: Sequence[tuple[str, str]], file: ColumnsFi
     for key, name in named:
         if name not in file.names:
             known = ", ".join(file.names) or "none"
-            expected = f"expected a column of {path} ({known:.200})"
+            expected = f"expected a column of {path} ({cut(known, 200)})"
             yield ConfigErrorItem(key, f"{expected}, got {name!r}{nearest_hint(name, file.names)}")
 
 

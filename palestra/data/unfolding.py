@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
+from palestra.config import cut
+
 LEAST = 1 << 30  # bytes of memory that reading any file may take
 BYTES_OF_VALUE = 32  # of memory that a number takes as an object of Python, and a text besides its letters
 ROWS_AT_ONCE = 1024
@@ -46,7 +48,7 @@ def read_parquet(content: bytes, ratio: int) -> tuple[Any, Iterator[Any]]:
             require_room(wanted, len(content), ratio)
         texts = [each.path for each in map(file.schema.column, columns) if each.physical_type == "BYTE_ARRAY"]
     except (arrow.ArrowException, OSError) as error:
-        raise UnfoldedError(f"expected a Parquet file, got another content: {error!s:.200}") from error
+        raise UnfoldedError(f"expected a Parquet file, got another content: {cut(str(error), 200)}") from error
     return file.schema_arrow, _batches(parquet.ParquetFile(io.BytesIO(content), read_dictionary=texts), content, ratio)
 
 
@@ -58,7 +60,7 @@ def _batches(file: Any, content: bytes, ratio: int) -> Iterator[Any]:
             require_room(wanted, len(content), ratio)
             yield batch
     except (arrow.ArrowException, OSError) as error:
-        raise UnfoldedError(f"expected a Parquet file, got a damaged one: {error!s:.200}") from error
+        raise UnfoldedError(f"expected a Parquet file, got a damaged one: {cut(str(error), 200)}") from error
 
 
 def stacked(cells: Any) -> Any:

@@ -1,4 +1,7 @@
-"""`deep_sets`: a permutation-invariant network (Zaheer et al. 2017, "Deep Sets"; pairs after Santoro et al. 2017)."""
+"""`deep_sets`: a permutation-invariant network (Zaheer et al. 2017, "Deep Sets"; pairs after Santoro et al. 2017).
+
+`newton_sets`: the same for Newton polyhedra, invariant under translations.
+"""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -71,3 +74,25 @@ class DeepSets(nn.Module):
 
 def _layers(widths: list[int]) -> nn.Sequential:
     return nn.Sequential(*(m for a, b in pairwise(widths) for m in (nn.Linear(a, b), nn.ReLU(inplace=True))))
+
+
+class NewtonSetsConfig(SetsConfig):
+    name: Literal["newton_sets"]
+    """deep_sets whose input is each point minus the least corner of its set, on a log scale; for boards of integers
+    (rescale: false)"""
+
+    def build(self, spaces: dict[str, Space], num_outputs: int) -> "NewtonSets":
+        return NewtonSets(self, spaces, num_outputs)
+
+
+class NewtonSets(DeepSets):
+    """DeepSets on log(1 + x - corner), where the corner has the least coordinate of the present points on every axis.
+
+    The polyhedra game does not change under translations: moves are linear, and only the differences of points decide
+    which ones stay. So the corner carries no information, and the network need not learn to ignore it. The logarithm
+    keeps small differences visible while the coordinates grow exponentially.
+    """
+
+    def coordinates(self, sets: PackedSets | PaddedSets) -> Tensor:
+        corner = sets.minimum(sets.members)
+        return sets.clear_absent(sets.members - sets.spread(corner)).log1p()

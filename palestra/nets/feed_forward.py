@@ -10,9 +10,8 @@ from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, InBran
 from palestra.games.spaces import RoleSpaces, Space
 from palestra.nets.activations import ACTIVATIONS, Activation
 from palestra.nets.convolutional import ImpalaCNNConfig, NatureCNNConfig
-from palestra.nets.deep_sets import DeepSetsConfig
+from palestra.nets.deep_sets import DeepSetsConfig, NewtonSetsConfig
 from palestra.nets.mlp import MLPConfig, NetArch, make_layers
-from palestra.nets.newton_sets import NewtonSetsConfig
 from palestra.nets.user_nets import RecurrentNet, UserNetConfig
 
 PlainConfig = MLPConfig | DeepSetsConfig | NewtonSetsConfig | NatureCNNConfig | ImpalaCNNConfig

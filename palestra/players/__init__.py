@@ -23,9 +23,8 @@ from palestra.players.scripted import (
     ScriptedPolicy,
     role_fault,
 )
-from palestra.players.scripted_boards import ConnectFourTactical
 from palestra.players.scripted_dialogue import WitnessOptimal
-from palestra.players.scripted_nim import NimOptimal
+from palestra.players.scripted_games import ConnectFourTactical, NimOptimal
 from palestra.players.scripted_polyhedra import AllCoordinatesHost, GreedyAgent, LookAheadHost, ZeillingerHost
 from palestra.players.user_scripts import CheckedScript
 

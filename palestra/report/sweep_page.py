@@ -180,7 +180,7 @@ def _trials_section(data: SweepData) -> Section:
                 *[Cell(by_seed if trial.by_seed else "-")] * has_seeds,
                 *(Cell(trial.text(key) if key in trial.point else "-") for key in keys),
                 *[Cell(f"{count:,.0f}", count) if count else Cell("-")] * is_counted,
-                *[Cell(trial.why[:500])] * has_why,
+                *[Cell(cut(trial.why, 500))] * has_why,
             ]
         )
     caption = "The trials, the best ones first."

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
 from palestra.run.checkpoints import OUR_FILE
-from palestra.run.contents import CONTENTS, EVALUATION, RUN_FILES, Contents, evaluations_in, folders_in, number_of
+from palestra.run.mirror import CONTENTS, EVALUATION, RUN_FILES, Contents, evaluations_in, folders_in, number_of
 from palestra.run.remote import MissingError, Remote
 from palestra.storage.disk import Folder, RunFolderError, writing
 from palestra.storage.facts import require_our_format

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from palestra.config import Config, ConfigError, NonEmptyStr, PositiveInt
+from palestra.config import Config, ConfigError, NonEmptyStr, PositiveInt, cut
 from palestra.run.base import BaseRunConfig
 from palestra.runtime.threads import available_cores
 from palestra.storage.disk import Folder
@@ -161,6 +161,6 @@ def last_line(log: Path) -> str:
     """Return the last line that a job printed; "" if there is none."""
     with suppress(OSError), Folder(log.parent).reading(log.name) as file:
         text = os.pread(file.descriptor, TAIL_BYTES, max(0, file.size - TAIL_BYTES)).decode(errors="replace")
-        lines = (re.sub(r"\s+", " ", line).strip()[:500] for line in reversed(text.split("\n")))
+        lines = (cut(re.sub(r"\s+", " ", line).strip(), 500) for line in reversed(text.split("\n")))
         return next(filter(None, lines), "")
     return ""

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from pydantic import AfterValidator, model_validator
 
-from palestra.config import ByName, Config, ConfigError, NonEmptyStr
+from palestra.config import ByName, Config, ConfigError, NonEmptyStr, cut
 from palestra.config.own_modules import admit_outside
 from palestra.storage.disk import Folder, RefusedPathError, RunFolderError
 from palestra.storage.secrets import may_hold_secret_beside_user
@@ -226,7 +226,7 @@ class DatabaseConfig(Config):
             why = " ".join(str(getattr(error, "orig", None) or error).split())
             if password:
                 why = why.replace(password, "***")
-            raise _error("url", f"expected a database that can be reached, got {self.url}: {why:.300}") from None
+            raise _error("url", f"expected a database that can be reached, got {self.url}: {cut(why, 300)}") from None
 
 
 AnyStorageConfig = Annotated[SQLiteConfig | JournalConfig | DatabaseConfig, ByName()]

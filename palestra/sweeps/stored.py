@@ -73,7 +73,7 @@ def errors_of_study(folder: "SweepFolder") -> Iterator[None]:
                 raise OSError(number, os.strerror(number), str(folder.path / "study.db")) from error
         cause = error.__cause__ or error  # Optuna says only that something was raised
         why = re.sub(r"\s+", " ", f"{type(cause).__name__}: {cause}")
-        raise RunFolderError(f"{folder.path}: the study cannot be read: {why:.300}") from error
+        raise RunFolderError(f"{folder.path}: the study cannot be read: {cut(why, 300)}") from error
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Self
 
 import torch
 
+from palestra.config import cut
 from palestra.config.rendering import scalar
 from palestra.data.unfolding import BYTES_OF_VALUE, parts, read_parquet, require_room
 from palestra.games.dialogue.protocol import VERDICTS, Protocol, Verdict
@@ -123,7 +124,7 @@ class Rollouts:
         (found, batches), schema = read_parquet(content, MOST_UNFOLDED), _schema(import_module("pyarrow"))
         if not found.equals(schema):
             expected = f"expected the columns {', '.join(schema.names)}, each with its own type"
-            raise ValueError(f"{expected}, got {', '.join(found.names):.500}")
+            raise ValueError(f"{expected}, got {cut(', '.join(found.names), 500)}")
         shared: dict[Any, Any] = {}
         rollouts = cls(_row(values, shared) for batch in map(_without_nulls, batches) for values in batch.to_pylist())
         num_played = sum(map(_num_played, rollouts.each()))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from palestra.algorithms.dqn import DQN, DQNConfig
-from palestra.algorithms.kernels import greedy
+from palestra.algorithms.kernels import choices
 from palestra.algorithms.parts.exploration import best_legal
 from palestra.algorithms.turn import Turn
 from palestra.buffers.prioritized import PrioritizedReplay
@@ -183,7 +183,7 @@ def test_a_kernel_chooses_as_the_exploration_does_by_the_values(net_arch: list[A
     exploration = {"name": "epsilon_greedy", "epsilon": {"name": "constant", "value": epsilon}}
     dqn = make_dqn(net=net, exploration=exploration)
     policy = dqn.policy(explore=True)
-    assert policy.choose is greedy.choose
+    assert policy.choose is choices.choose_greedily
     for seed in range(3):
         dqn.opt_step(batch_of(16, seed).rows())  # it sees the weights of today
         batch, keys = batch_of(300, seed), world_keys(seed, 300, CPU)

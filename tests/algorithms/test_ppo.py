@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch import distributions as theirs
 
 import palestra
-from palestra.algorithms.kernels.advantages import compute_advantages
+from palestra.algorithms.kernels.ppo import compute_advantages
 from palestra.algorithms.parts.actor_critic import HeadedNet
 from palestra.algorithms.parts.advantages import Experience, Sequences, generalized_advantages, values
 from palestra.algorithms.ppo import PPO, PPOConfig

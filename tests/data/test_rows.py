@@ -170,6 +170,13 @@ def test_what_counts_as_an_image_is_said_by_a_key_whatever_its_type() -> None:
             "data.train.label: expected numbers in the column 'colour', got 'red' in row 0 .*label_kind: class",
         ),
         ({"held_out": None, "part": "held_out"}, "data.train.part: expected rows that are held out, got none of 40"),
+        *(
+            (
+                {"held_out": {"name": "fraction", "fraction": fraction, "seed": 0}},
+                f"data.train.held_out.fraction: expected a fraction of 40 rows that leaves some .* got {fraction}",
+            )
+            for fraction in (0.01, 0.99)
+        ),
     ],
 )
 def test_what_does_not_fit_is_told(changes: dict[str, Any], told: str) -> None:

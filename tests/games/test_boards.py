@@ -1,7 +1,4 @@
-"""Lines on a board: against a plain implementation and PettingZoo's, by enumeration, as people type them, and refused.
-
-Covers palestra.players.scripted_boards.
-"""
+"""Lines on a board: against a plain implementation and PettingZoo's, by enumeration, as people type them, refused."""
 
 from math import sqrt
 from typing import Any

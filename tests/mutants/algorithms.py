@@ -100,7 +100,7 @@ ALGORITHMS = [
         ("(mean, log_std.clamp(*self.log_std_bounds))", "(mean, log_std)"),
     ),
     *mutants(
-        "algorithms/kernels/advantages.py",
+        "algorithms/kernels/ppo.py",
         f"{ADVANTAGES} {KERNELS}",
         ("                if not sequences.terminated[t, w]:", "                if True:"),
         ("is_cut = sequences.truncated[t, w] or is_last[w]", "is_cut = is_last[w]"),

@@ -93,7 +93,7 @@ LEARNING = [
         ("            self.by_weights[:] = 0.0\n", "            pass\n"),
     ),
     *mutants(
-        "algorithms/kernels/categorical.py",
+        "algorithms/kernels/choices.py",
         f"{EQUALITY} algorithms/parts/test_distributions.py",
         ("                if legal[row, start + action]:\n", "                if True:\n"),
         ("logits[row, start + last] - top) - np.log(total)", "logits[row, start + last]) - np.log(total)"),

@@ -139,7 +139,7 @@ PARTS = [
         ("random_choice(fold(keys, 1), legal)", "random_choice(fold(keys, 0), legal)"),
     ),
     *mutants(
-        "algorithms/kernels/greedy.py",
+        "algorithms/kernels/choices.py",
         "algorithms/parts/test_exploration.py algorithms/test_dqn.py",
         ("            if legal[world, action] and q[world, action] > best:", "            if q[world, action] > best:"),
         ("if uniform < np.float32(epsilon):", "if uniform > np.float32(epsilon):"),
@@ -152,7 +152,7 @@ PARTS = [
         ("torch.cat([sets.pool(self.point_layers(x)), rest], dim=-1)", "torch.cat([sets.pool(x), rest], dim=-1)"),
     ),
     *mutants(
-        "nets/newton_sets.py",
+        "nets/deep_sets.py",
         NETS,
         ("sets.clear_absent(sets.members - sets.spread(corner)).log1p()", "sets.members.log1p()"),
     ),

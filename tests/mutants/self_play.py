@@ -99,7 +99,7 @@ SELF_PLAY = [
         ("ylim=(M - 0.5, -0.5)", "ylim=(-0.5, M - 0.5)"),
     ),
     *mutants(
-        "players/scripted_boards.py",
+        "players/scripted_games.py",
         BOARDS,
         ("torch.where(blocks.any(1, keepdim=True), blocks, legal)", "legal"),
         ("torch.where(wins.any(1, keepdim=True), wins, good)", "good"),

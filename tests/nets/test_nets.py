@@ -1,6 +1,4 @@
-"""Covers palestra.nets, palestra.nets.deep_sets, palestra.nets.feed_forward, palestra.nets.mlp,
-palestra.nets.newton_sets.
-"""
+"""Covers palestra.nets, palestra.nets.deep_sets, palestra.nets.feed_forward, palestra.nets.mlp."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Covers palestra.players, palestra.players.scripted_nim, palestra.players.scripted_polyhedra."""
+"""Covers palestra.players, palestra.players.scripted_games, palestra.players.scripted_polyhedra."""
 
 from collections.abc import Iterator
 from functools import cache

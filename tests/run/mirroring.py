@@ -10,10 +10,9 @@ import pytest
 import torch
 
 from palestra.run.checkpoints import Checkpoints
-from palestra.run.contents import Contents
 from palestra.run.fetching import fetch
 from palestra.run.loaded_checkpoint import LoadedCheckpoint
-from palestra.run.mirror import Mirror, MirrorConfig
+from palestra.run.mirror import Contents, Mirror, MirrorConfig
 from palestra.run.remote import Remote
 from palestra.storage.facts import RunFacts
 from palestra.storage.records_file import Measure

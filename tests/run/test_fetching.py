@@ -1,7 +1,4 @@
-"""What comes back from a mirror, whole or damaged.
-
-Covers palestra.run.contents.
-"""
+"""What comes back from a mirror, whole or damaged."""
 
 import json
 import os
@@ -14,8 +11,8 @@ from hypothesis import strategies as st
 
 from palestra.run import fetching
 from palestra.run.checkpoints import Checkpoints
-from palestra.run.contents import RUN_FILES, Contents
 from palestra.run.fetching import fetch, fetch_new_checkpoints
+from palestra.run.mirror import RUN_FILES, Contents
 from palestra.run.remote import RemoteError
 from palestra.storage.disk import RunFolderError
 from palestra.storage.manifest import CheckpointPlace, Manifest

@@ -22,10 +22,10 @@ run_without_palestra = partial(run_forked, start=ForkedWithoutPalestra)
 
 CHILD = """
 import numpy as np
-from palestra.algorithms.kernels.greedy import _choose_greedily
+from palestra.algorithms.kernels.choices import _greedy
 
-actions = _choose_greedily(np.zeros((1, 2), np.float32), np.array([[False, True]]), np.array([7]), 2.0)
-print(int(actions[0]), sum(_choose_greedily.stats.cache_hits.values()))
+actions = _greedy(np.zeros((1, 2), np.float32), np.array([[False, True]]), np.array([7]), 2.0)
+print(int(actions[0]), sum(_greedy.stats.cache_hits.values()))
 """
 
 

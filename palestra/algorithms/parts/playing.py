@@ -7,7 +7,7 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from palestra.algorithms.algorithm import Algorithm
-from palestra.algorithms.kernels import categorical, greedy
+from palestra.algorithms.kernels import choices
 from palestra.algorithms.parts.action_heads import AnyHead, DiscreteHead
 from palestra.algorithms.parts.actor_critic import POLICY, VALUE, ActorCriticPolicy, HeadedNet
 from palestra.algorithms.parts.exploration import EpsilonGreedyConfig, Exploration, UserExploration, best_legal
@@ -99,11 +99,11 @@ class PlaysByHeads(PlaysByPolicy):
         return self.actor if self.net.is_shared else NamedNet(VALUE, acting_net(self.net.net_of(VALUE)))
 
     @kernel_property
-    def draw_kernel(self) -> categorical.CategoricalDraw | None:
+    def draw_kernel(self) -> choices.CategoricalDraw | None:
         head = self.head
         if self.player.device.type != "cpu" or not isinstance(head, DiscreteHead):
             return None
-        return categorical.CategoricalDraw(head.family) if self.may_run(categorical.KERNEL) else None
+        return choices.CategoricalDraw(head.family) if self.may_run(choices.CATEGORICAL) else None
 
 
 class ByValue:
@@ -152,4 +152,4 @@ class PlaysByValue(Algorithm):
         """A kernel that chooses actions as the config's exploration does; None if there is none."""
         is_greedy = isinstance(self.config.exploration, EpsilonGreedyConfig)
         is_on_cpu = self.player.device.type == "cpu"
-        return greedy.choose if is_greedy and is_on_cpu and self.may_run(greedy.KERNEL) else None
+        return choices.choose_greedily if is_greedy and is_on_cpu and self.may_run(choices.GREEDY) else None

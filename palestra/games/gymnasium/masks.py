@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Dict, MultiBinary, Tuple
 
+from palestra.config import cut
 from palestra.games.gymnasium.spaces import MASK, WHOLE
 
 METHOD = "action_masks()"  # as in sb3-contrib
@@ -48,7 +49,7 @@ class WithMask(gymnasium.Wrapper):
             mask = np.ones(self.shape, dtype=np.int8)
         flags = np.asarray(mask)
         if flags.shape != self.shape or not np.isin(flags, (0, 1)).all():
-            got = "none" if mask is None else f"{flags.dtype} of shape {flags.shape}" + f": {mask!r}"[:60]
+            got = "none" if mask is None else f"{flags.dtype} of shape {flags.shape}" + f": {cut(repr(mask), 60)}"
             raise ValueError(f"expected flags of shape {self.shape} as {self.source}, got {got}")
         return with_mask(self.env.observation_space, observation, flags.astype(np.int8))
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from palestra.config import failure
-from palestra.config.errors import typed
+from palestra.config.errors import cut, typed
 from palestra.data.reading import BatchKey, DataFailed, Unread
 from palestra.data.rows import RowsData
 from palestra.kinds.data.config import TRAIN
@@ -161,7 +161,7 @@ def _require_tensors(tree: Any, what: str, name: str) -> None:
     for path, leaf in pytree.tree_flatten_with_path(tree)[0]:
         if not isinstance(leaf, Tensor):
             expected = f"expected tensors alone in {what}, because no file can hold anything else"
-            raise ExportError(f"{expected}, got {typed(leaf):.80} as {name}{pytree.keystr(path)}")
+            raise ExportError(f"{expected}, got {cut(typed(leaf))} as {name}{pytree.keystr(path)}")
 
 
 def _dynamic_shapes(batches: list[Any]) -> Any:

@@ -100,7 +100,7 @@ def find_columns(
     if not any(found[key] or key in " ".join(words) for key in ("terminated", "truncated", "episode")):
         missing.append("terminated, truncated or episode (columns.episode=null: the file is one episode)")
     if missing:
-        told = f"expected columns of {path} whose names tell {', '.join(missing)}, got {', '.join(names):.300}"
+        told = f"expected columns of {path} whose names tell {', '.join(missing)}, got {cut(', '.join(names), 300)}"
         seen = "{observation" if game is None else "{" + ": [NAME], ".join(game.spaces[role])
         hint = f"name them, as replay_buffer.columns.reward=NAME replay_buffer.columns.observation={seen}: [NAME]}}"
         raise ConfigError.at("replay_buffer.columns", f"{told}; {hint}")

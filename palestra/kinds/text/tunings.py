@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from palestra.config import cut
 from palestra.models.model import Terms
 from palestra.randomness import base_key, fold_number
 from palestra.recording.aggregates import Aggregates
@@ -160,7 +161,7 @@ class Tunings:
                 self.training.safe_point()
         terms = {} if tuned.loss is None else {"loss": torch.tensor(tuned.loss)}
         self._count_steps(player, tuned.steps, terms)
-        self.training.log(f"{name!r} is now {tuned.model!r:.200}")
+        self.training.log(f"{name!r} is now {cut(repr(tuned.model), 200)}")
         for callback in self.training.callbacks:
             callback.after_step(self.training, player, terms)
 

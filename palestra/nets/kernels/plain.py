@@ -11,11 +11,10 @@ import torch
 from torch import nn
 
 from palestra.nets.activations import Tanh
-from palestra.nets.deep_sets import DeepSets
+from palestra.nets.deep_sets import DeepSets, NewtonSets
 from palestra.nets.inputs import flat_size
 from palestra.nets.kernels.set_nets import Array, Layout
 from palestra.nets.mlp import MLP
-from palestra.nets.newton_sets import NewtonSets
 from palestra.runtime.guard import Kernel, find_edit, find_other_call
 
 # What they cost: python -m benchmarks.kernels, rows P2, P4 and O1

@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeVar
 from urllib.parse import quote, urlsplit
 from urllib.request import proxy_bypass
 
-from palestra.config import ConfigError
+from palestra.config import ConfigError, cut
 from palestra.storage.secrets import redacted
 from palestra.text.models.extra import library
 from palestra.text.servers.config import ServerConfig
@@ -270,7 +270,7 @@ async def _bound(response: Any) -> None:
     One that is compressed, which nobody asks for, is not read at all: a few bytes can stand for gigabytes.
     """
     if (encoding := response.headers.get("content-encoding", "identity")) != "identity":
-        raise ReplyRefused(f"expected a reply that is not compressed, got {encoding[:100]!r}")
+        raise ReplyRefused(f"expected a reply that is not compressed, got {cut(encoding, 100)!r}")
     stream = response.stream
 
     class Bounded(library("httpx2").AsyncByteStream):  # type: ignore[misc]

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from palestra.algorithms.kernels import advantages, categorical
+from palestra.algorithms.kernels import choices
 from palestra.algorithms.kernels import ppo as kernels
 from palestra.algorithms.parts.action_heads import SAMPLED
 from palestra.algorithms.parts.advantages import Experience, Sequences
@@ -151,7 +151,7 @@ def ppo_variants() -> Iterator[Variant]:
 
 def ppo_variant(name: str, **changes: Any) -> Variant:
     make = partial(make_ppo, **changes)
-    return Variant(kernels.KERNEL, name, make, lambda: ppo_data(make()), ppo_by_hand, ppo_by_torch)
+    return Variant(kernels.GRADIENT, name, make, lambda: ppo_data(make()), ppo_by_hand, ppo_by_torch)
 
 
 # ---- advantages ------------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ def advantages_by_torch(ppo: PPO, sequences: Sequences) -> Numbers:
 def advantages_variants() -> Iterator[Variant]:
     for (num_steps, num), gae_lambda in product(((1, 5), (20, 1), (20, 6)), (0.0, 0.8, 1.0)):
         yield Variant(
-            advantages.KERNEL,
+            kernels.ADVANTAGES,
             f"{num_steps} steps of {num}, lambda {gae_lambda}",
             partial(make_ppo, gae_lambda=gae_lambda),
             partial(sequences_of, num_steps, num),
@@ -212,4 +212,4 @@ def drawn_by_torch(ppo: PPO, data: Any) -> Numbers:
 def draw_variants() -> Iterator[Variant]:
     for actions, num_flags in (("discrete", 3), ("multi-discrete", 5)):
         make, data = partial(make_ppo, actions=actions), partial(draw_data, num_flags)
-        yield Variant(categorical.KERNEL, actions, make, data, drawn_by_hand, drawn_by_torch)
+        yield Variant(choices.CATEGORICAL, actions, make, data, drawn_by_hand, drawn_by_torch)

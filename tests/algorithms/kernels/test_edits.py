@@ -15,7 +15,7 @@ from torch import Tensor
 import palestra
 from palestra.algorithms.algorithm import Algorithm
 from palestra.algorithms.dqn import DQN
-from palestra.algorithms.kernels import greedy
+from palestra.algorithms.kernels import choices
 from palestra.algorithms.parts import return_distributions
 from palestra.algorithms.parts.exploration import EpsilonGreedyConfig
 from palestra.algorithms.parts.return_distributions import ExpectedConfig
@@ -197,7 +197,7 @@ def test_what_has_nothing_to_do_with_the_loss_leaves_the_kernel_alone() -> None:
     dqn = prioritized(Own)
     dqn.note = "mine"
     assert dqn.gradient_kernel is not None
-    assert dqn.acting_kernel is greedy.choose
+    assert dqn.acting_kernel is choices.choose_greedily
     assert dqn.begin_run() == []
 
 
@@ -241,7 +241,7 @@ def test_an_edited_choice_is_played(edit: str, monkeypatch: pytest.MonkeyPatch) 
         setattr(changed, name, function.__get__(changed))
         for dqn in (own, changed):
             assert torch.equal(played(dqn)[decided], expected[decided])
-            assert dqn.acting_kernel is greedy.choose  # chooses by the new values
+            assert dqn.acting_kernel is choices.choose_greedily  # chooses by the new values
     monkeypatch.setattr(owner, name, function)
     assert torch.equal(played(prioritized())[decided], expected[decided])
 

@@ -1,7 +1,6 @@
 """Hand-written kernels give the numbers of the methods that they stand in for.
 
-Covers palestra.algorithms.kernels.advantages, palestra.algorithms.kernels.categorical, palestra.algorithms.kernels.dqn,
-palestra.algorithms.kernels.ppo.
+Covers palestra.algorithms.kernels.dqn, palestra.algorithms.kernels.ppo.
 """
 
 import numpy as np

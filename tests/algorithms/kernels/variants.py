@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from palestra.algorithms.dqn import DQN, DQNConfig
+from palestra.algorithms.kernels import choices
 from palestra.algorithms.kernels import dqn as dqn_kernels
-from palestra.algorithms.kernels import greedy
 from palestra.config import check
 from palestra.games.spaces import Discrete, Space
 from palestra.nets.kernels import plain
@@ -246,4 +246,4 @@ def greedy_variants() -> Iterator[Variant]:
             with torch.no_grad():
                 return make().values(seen), *rest
 
-        yield Variant(greedy.KERNEL, f"{name}, {layers}", make, data, chosen_by_hand, chosen_by_torch)
+        yield Variant(choices.GREEDY, f"{name}, {layers}", make, data, chosen_by_hand, chosen_by_torch)

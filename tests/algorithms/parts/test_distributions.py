@@ -9,7 +9,7 @@ from scipy.stats import chisquare, kstest
 from torch import Tensor
 from torch import distributions as theirs
 
-from palestra.algorithms.kernels.categorical import CategoricalDraw
+from palestra.algorithms.kernels.choices import CategoricalDraw
 from palestra.algorithms.parts.distributions import Categorical, ClippedGaussian, HalfWidths, SquashedGaussian
 from palestra.algorithms.parts.distributions import _invert as invert
 from palestra.games.spaces import Box

@@ -66,6 +66,12 @@ def test_one_pairing_as_in_roles_has_the_bits_of_null(learner: str, tmp_path: Pa
     assert list(tree_differences(with_null.game.state_dict(), with_meets.game.state_dict())) == []
 
 
+def test_nobody_plays_beside_past_selves_before_they_are_copied() -> None:
+    trainer = make_trainer(league(LEARNERS["dqn"]))
+    with pytest.raises(ValueError, match=r"^expected fit, which copies past selves as 'past' .*sit as 'first' beside"):
+        trainer.roll_out("first", 2)
+
+
 @pytest.mark.parametrize("learner", LEARNERS)
 def test_a_run_stopped_and_killed_in_every_phase_ends_in_the_same_bits(learner: str, tmp_path: Path) -> None:
     config = league(LEARNERS[learner], normalized=learner != "sac", explores=learner != "ppo")

@@ -12,11 +12,10 @@ from torch import Tensor, nn
 
 from palestra.games.game import Observation
 from palestra.games.spaces import Space
-from palestra.nets.deep_sets import DeepSets
+from palestra.nets.deep_sets import DeepSets, NewtonSets
 from palestra.nets.flat import FlatNet
 from palestra.nets.kernels.acting import ActingNet, acting_net
 from palestra.nets.kernels.learning import LearningSets
-from palestra.nets.newton_sets import NewtonSets
 from palestra.nets.sets import PackedSets
 from palestra.nets.weights import flat_gradient, flatten_weights
 from tests.nets.making import build, observe, space

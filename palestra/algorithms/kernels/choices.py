@@ -1,6 +1,6 @@
-"""Draws of discrete and multi-discrete actions on a CPU, in one loop over the rows.
+"""Choices and draws of discrete actions on a CPU, in one loop over the worlds or rows.
 
-With few worlds, starting the dozens of operations of a draw takes longer than all the rest of acting.
+With few worlds, starting the dozens of operations of a choice takes longer than all the rest of acting.
 """
 
 from typing import Any
@@ -11,17 +11,52 @@ from torch import Tensor
 
 from palestra.algorithms.parts.distributions import Categorical
 from palestra.nets.kernels.mlp import Array
-from palestra.randomness import U_GAMMA, mix
+from palestra.randomness import U_GAMMA, choice, mix
 from palestra.runtime.compiling import njit
 from palestra.runtime.guard import Kernel
 
-KERNEL = Kernel(
+GREEDY = Kernel(
+    __name__,
+    "greedy_choice",
+    mirrors=("config.exploration.choose",),
+    # python -m benchmarks.kernels, row P4
+    cost="torch chooses the actions, and DQN in one CartPole-v1 takes 1.4 times as long",
+)
+CATEGORICAL = Kernel(
     __name__,
     "categorical_draw",
     mirrors=("net.head.draw", "net.head.family.sample"),
     # python -m benchmarks.kernels, row P2
     cost="torch draws the actions, and PPO in 8 x CartPole-v1 takes 1.6 times as long",
 )
+
+
+# ---- epsilon-greedy choices --------------------------------------------------------------------------
+
+
+def choose_greedily(q_values: Tensor, legal: Tensor, keys: Tensor, epsilon: float) -> Tensor:
+    """Choose as `EpsilonGreedyConfig.choose` does, on a CPU."""
+    return torch.from_numpy(_greedy(q_values.detach().numpy(), legal.numpy(), keys.numpy(), epsilon))
+
+
+@njit()
+def _greedy(q: Array, legal: Array, keys: Array, epsilon: float) -> Array:
+    """Choose the legal action of largest value, or with probability epsilon a random one: int64 (B,)."""
+    chosen = np.zeros(len(q), dtype=np.int64)
+    for world in range(len(q)):
+        key = np.uint64(keys[world])
+        uniform = np.float32(mix(mix(key + U_GAMMA) + U_GAMMA) >> np.uint64(40)) * np.float32(2.0**-24)
+        if uniform < np.float32(epsilon):
+            chosen[world] = choice(mix(key + U_GAMMA + U_GAMMA), legal[world])
+            continue
+        best = np.float32(-np.inf)
+        for action in range(q.shape[1]):
+            if legal[world, action] and q[world, action] > best:
+                best, chosen[world] = q[world, action], action
+    return chosen
+
+
+# ---- draws of discrete and multi-discrete actions -----------------------------------------------------
 
 
 class CategoricalDraw:
@@ -50,8 +85,8 @@ def _draw(logits: Array, legal: Array, keys: Array, nums: Array) -> tuple[Any, A
     for row in range(num_rows):
         x = np.uint64(keys[row])
         start = 0
-        for choice in range(num_choices):
-            num = nums[choice]
+        for k in range(num_choices):
+            num = nums[k]
             x += U_GAMMA
             uniform = np.float32(mix(x) >> np.uint64(40)) * np.float32(2.0**-24)
             top = np.float32(-np.inf)
@@ -73,7 +108,7 @@ def _draw(logits: Array, legal: Array, keys: Array, nums: Array) -> tuple[Any, A
                     left -= weights[action]
                     if left < 0.0:
                         break
-            chosen[row, choice] = last
+            chosen[row, k] = last
             log_prob[row] += (np.float32(0.0) if is_free else logits[row, start + last] - top) - np.log(total)
             start += num
     return chosen, log_prob

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from palestra.algorithms.kernels.greedy import choose
+from palestra.algorithms.kernels.choices import choose_greedily
 from palestra.algorithms.parts.exploration import EpsilonGreedyConfig
 from palestra.randomness import world_keys
 
@@ -25,5 +25,5 @@ def test_the_loop_chooses_what_tensor_operations_choose(
     q = torch.tensor([[value for value, _ in row] for row in rows]).view(-1, 3)
     legal = torch.tensor([[flag for _, flag in row] for row in rows], dtype=torch.bool).view(-1, 3)
     keys = world_keys(seed, len(rows), torch.device("cpu"))
-    chosen = choose(q, legal, keys, epsilon)
+    chosen = choose_greedily(q, legal, keys, epsilon)
     assert torch.equal(EPSILON_GREEDY.choose(q, legal, keys, epsilon), chosen)
