@@ -126,12 +126,6 @@ def test_a_drawn_board_is_one_on_which_somebody_decides(nim: Path) -> None:
         assert "after 0 rounds" not in play(nim, "--seed", str(seed))
 
 
-def test_boards_of_the_plane_are_plotted(tmp_path: Path) -> None:
-    game = TINY["game"] | {"dimension": 2}
-    shown = play(train(TINY | {"game": game}, tmp_path / "run"), "--board", "[[0,2],[2,1]]", "--seed", "0")
-    assert "2 points: (0, 2), (2, 1)\n2  * . .\n1  . . *\n0  . . .\n" in shown
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -1,6 +1,7 @@
 import pytest
+import torch
 
-from palestra.games.polyhedra.words import plot, points_text, read_axes
+from palestra.games.polyhedra.words import board_text, plot, points_text, read_axes
 
 
 @pytest.mark.parametrize("text", ["x1 x3", "1, 3", "X3,x1", "x1 x1 x3"])
@@ -25,6 +26,14 @@ def test_a_small_board_is_plotted_point_by_point() -> None:
         "0  . . .",
         "   x1 to the right, x2 upwards, both from 0",
     ]
+
+
+def test_boards_of_the_plane_are_plotted_below_their_points() -> None:
+    state = {"points": torch.tensor([[0.0, 2.0], [-1.0, -1.0], [2.0, 1.0]]), "subset": torch.tensor(3)}
+    plane, *plotted, named = board_text(state).splitlines()
+    assert plane == "2 points: (0, 2), (2, 1)"
+    assert plotted == plot([[0.0, 2.0], [2.0, 1.0]])
+    assert named == "the host has named x1, x2"
 
 
 def test_a_large_board_is_plotted_to_a_scale() -> None:
