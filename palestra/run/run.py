@@ -30,7 +30,7 @@ from palestra.runtime.device import find_device
 from palestra.runtime.signals import Interrupted, StopSignals
 from palestra.runtime.threads import CompilingNotice, frozen_garbage, limited_threads
 from palestra.runtime.timing import Mark, Phase, TimeLog, TrainingClock, summed_times
-from palestra.storage.disk import writing
+from palestra.storage.disk import staying_here, writing
 from palestra.storage.facts import RunFacts
 from palestra.storage.run_folder import RunFolder
 
@@ -183,6 +183,7 @@ class Run:
         execution = self.config.execution
         within_s = self.config.output.stop_within_s
         with (
+            staying_here(),
             limited_threads(execution.num_threads),
             frozen_garbage(),
             self.compiling.listening(),

@@ -13,7 +13,8 @@ import random
 import re
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,15 @@ from palestra.training.checks import TrainingFailed
 from palestra.training.training import Training
 
 MakeConfig = Callable[..., dict[str, Any]]
+
+
+@contextmanager
+def default_doubles() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def trained(config: dict[str, Any], run: Path, *callbacks: Callback) -> Trainer:
@@ -553,6 +563,51 @@ def test_fit_works_in_a_thread(make_config: MakeConfig, tmp_path: Path) -> None:
     thread.start()
     thread.join(60.0)
     assert trainer.finished
+
+
+class Wanderer(Callback):
+    """Does what an environment may do when an evaluation makes it."""
+
+    def after_evaluation(self, training: Any, record: Mapping[str, Any]) -> None:
+        os.chdir("/")
+        torch.set_num_threads(2)
+
+
+def test_code_that_changes_directory_and_threads_costs_neither_checkpoints_nor_bits(
+    make_config: MakeConfig, in_tmp_path: Path
+) -> None:
+    found = []
+    for stop in (None, 12):  # without a new number of threads, the second run would have one from 12 to 16
+        os.chdir(in_tmp_path)
+        Trainer(make_config(), run=f"run-{stop}", callbacks=[Wanderer(None)]).fit(stop)
+        os.chdir(in_tmp_path)
+        trainer = Trainer.load(f"run-{stop}", callbacks=[Wanderer(None)])
+        trainer.fit()
+        found.append(trainer)
+    os.chdir(in_tmp_path)
+    one, two = ([without_clock(record) for record in read_records(each.run.folder.records)] for each in found)
+    assert one == two
+    assert [each.run.folder.checkpoints.kind("00000003") for each in found] == ["folder", "folder"]
+
+
+@pytest.mark.parametrize(
+    ("inside", "line"),
+    [
+        (lambda: torch.device("meta"), "torch.set_default_device(None), because execution.device is enough, got meta"),
+        (lambda: torch.autocast("cpu"), "training outside of torch.autocast, got it inside"),
+        (torch.inference_mode, "training outside of torch.inference_mode, got it inside"),
+        (default_doubles, "torch.set_default_dtype(torch.float32), got torch.float64"),
+    ],
+)
+def test_what_would_change_all_numbers_of_a_run_is_refused_before_there_is_a_folder(
+    inside: Callable[[], AbstractContextManager[Any]], line: str, make_config: MakeConfig, tmp_path: Path
+) -> None:
+    trainer = Trainer(make_config(), run=tmp_path / "run")
+    for begin in (trainer.fit, lambda: Trainer(make_config())):
+        with inside(), pytest.raises(ConfigError) as raised:
+            begin()
+        assert str(raised.value) == f"torch: expected {line}"
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_stopped_trainer_object_goes_on_by_itself(make_config: MakeConfig, tmp_path: Path) -> None:
