@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 import torch
 from combinations import config_of
+from conftest import MakeRun
 from rich.console import Console
 
 import palestra
@@ -571,9 +572,10 @@ class Wanderer(Callback):
     def after_evaluation(self, training: Any, record: Mapping[str, Any]) -> None:
         os.chdir("/")
         torch.set_num_threads(2)
+        torch.set_grad_enabled(False)
 
 
-def test_code_that_changes_directory_and_threads_costs_neither_checkpoints_nor_bits(
+def test_code_that_changes_directory_threads_and_gradients_costs_neither_checkpoints_nor_bits(
     make_config: MakeConfig, in_tmp_path: Path
 ) -> None:
     found = []
@@ -594,8 +596,8 @@ def test_code_that_changes_directory_and_threads_costs_neither_checkpoints_nor_b
     ("inside", "line"),
     [
         (lambda: torch.device("meta"), "torch.set_default_device(None), because execution.device is enough, got meta"),
-        (lambda: torch.autocast("cpu"), "training outside of torch.autocast, got it inside"),
-        (torch.inference_mode, "training outside of torch.inference_mode, got it inside"),
+        (lambda: torch.autocast("cpu"), "training outside of torch.autocast"),
+        (torch.inference_mode, "training outside of torch.inference_mode"),
         (default_doubles, "torch.set_default_dtype(torch.float32), got torch.float64"),
     ],
 )
@@ -608,6 +610,16 @@ def test_what_would_change_all_numbers_of_a_run_is_refused_before_there_is_a_fol
             begin()
         assert str(raised.value) == f"torch: expected {line}"
     assert not (tmp_path / "run").exists()
+
+
+def test_players_are_not_loaded_where_torch_would_make_other_networks(
+    make_config: MakeConfig, uninterrupted_run: MakeRun
+) -> None:
+    run = uninterrupted_run(make_config())
+    with default_doubles(), pytest.raises(ConfigError, match=r"torch.set_default_dtype\(torch.float32\)"):
+        palestra.load_player(run, "host")
+    with torch.inference_mode():
+        palestra.load_player(run, "host")
 
 
 def test_a_stopped_trainer_object_goes_on_by_itself(make_config: MakeConfig, tmp_path: Path) -> None:
