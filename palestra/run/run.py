@@ -279,7 +279,7 @@ class Run:
             if with_plot and (picture := plot_scores(self.records.read(), self.config.axis())) is not None:
                 folder.root.write(plot.name, picture)
                 files["plot"] = plot
-        except OSError as error:
+        except (OSError, ValueError) as error:  # matplotlib's, of what MPLBACKEND says
             self.display.error(f"{plot} could not be written: {error}")
         self.display.update(progress)
         self.display.close()  # its last screen stays above the summary

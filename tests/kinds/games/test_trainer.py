@@ -612,6 +612,17 @@ def test_what_would_change_all_numbers_of_a_run_is_refused_before_there_is_a_fol
     assert not (tmp_path / "run").exists()
 
 
+def test_a_plot_that_matplotlib_refuses_to_draw_is_one_line_at_the_end(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise ValueError("Key backend: 'nonsense' is not a valid value")
+
+    monkeypatch.setattr("palestra.run.run.plot_scores", refuse)
+    assert trained(make_config(), tmp_path / "run").finished
+    assert "scores.png could not be written: Key backend: 'nonsense'" in "".join(capsys.readouterr())
+
+
 def test_players_are_not_loaded_where_torch_would_make_other_networks(
     make_config: MakeConfig, uninterrupted_run: MakeRun
 ) -> None:
