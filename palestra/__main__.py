@@ -20,9 +20,12 @@ def main() -> None:
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _leave)
-    for file in (sys.stdout, sys.stderr):
-        if file is not None:  # of paths what is no UTF-8 is written as \\udcff
-            file.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed: a file of the run would get its number, and all that others print
+            os.set_inheritable(place := os.open(os.devnull, os.O_RDWR), True)
+            setattr(sys, name, os.fdopen(place, mode))
+    for file in (sys.stdout, sys.stderr):  # of paths what is no UTF-8 is written as \\udcff
+        file.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
         os.getcwd()
     except FileNotFoundError:

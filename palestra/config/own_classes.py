@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from palestra.config.base import Config, walk
 from palestra.config.errors import ConfigError, listed
-from palestra.config.own_modules import IMPORT_PATH, OF_A_SCRIPT, admit, admit_outside, find_sources, import_own
+from palestra.config.own_modules import IMPORT_PATH, OF_A_SCRIPT, admit, admit_outside, hash_of, import_own
 
 T = TypeVar("T")
 
@@ -109,7 +109,7 @@ def user_class_hashes(config: Any) -> dict[str, str]:
     """
     names = [name for _, value in walk(config) if isinstance(value, Config) for name in value.user_names()]
     try:
-        return {name: find_sources(name.partition(":")[0])[-1].sha256 for name in names}
+        return {name: hash_of(name.partition(":")[0]) for name in names}
     except (ImportError, ValueError) as error:
         raise ConfigError.at("", str(error)) from error
 

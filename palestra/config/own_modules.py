@@ -398,6 +398,15 @@ def import_own(module_name: str) -> ModuleType:
             sys.meta_path.remove(finder)
 
 
+def hash_of(module_name: str) -> str:
+    """Return the SHA-256 of a module's source: as it was imported, though its file may have been edited since.
+
+    Raises as `find_sources`.
+    """
+    loader = getattr(sys.modules.get(module_name), "__loader__", None)
+    return loader.source.sha256 if isinstance(loader, _Loader) else find_sources(module_name)[-1].sha256
+
+
 class _Finder(MetaPathFinder):
     """Finds modules in the files where `find_sources` found them."""
 

@@ -30,7 +30,7 @@ from palestra.runtime.device import find_device
 from palestra.runtime.signals import Interrupted, StopSignals
 from palestra.runtime.threads import CompilingNotice, frozen_garbage, limited_threads
 from palestra.runtime.timing import Mark, Phase, TimeLog, TrainingClock, summed_times
-from palestra.storage.disk import writing
+from palestra.storage.disk import staying_here, writing
 from palestra.storage.facts import RunFacts
 from palestra.storage.run_folder import RunFolder
 
@@ -183,6 +183,7 @@ class Run:
         execution = self.config.execution
         within_s = self.config.output.stop_within_s
         with (
+            staying_here(),
             limited_threads(execution.num_threads),
             frozen_garbage(),
             self.compiling.listening(),
@@ -278,7 +279,7 @@ class Run:
             if with_plot and (picture := plot_scores(self.records.read(), self.config.axis())) is not None:
                 folder.root.write(plot.name, picture)
                 files["plot"] = plot
-        except OSError as error:
+        except (OSError, ValueError) as error:  # matplotlib's, of what MPLBACKEND says
             self.display.error(f"{plot} could not be written: {error}")
         self.display.update(progress)
         self.display.close()  # its last screen stays above the summary

@@ -1,5 +1,6 @@
 """A stored run: loads its checkpoints, and evaluates them without training. The run may train meanwhile."""
 
+import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from palestra.run.kinds import read_stored_config
 from palestra.run.loaded_checkpoint import LoadedCheckpoint
 from palestra.run.shipped import find_run
 from palestra.run.tables import Library, Row, Rows, rows_of_run, run_name, table
-from palestra.storage.disk import Folder
+from palestra.storage.disk import Folder, RunFolderError
 from palestra.storage.records_file import plain
 from palestra.storage.run_folder import RunFolder, write_traceback
 from palestra.storage.stored_files import to_json
@@ -101,8 +102,11 @@ class Stored(ABC):
     def evaluate(self, name: str, num: int | None, watch: Watch = nobody_watches) -> tuple[Path, dict[str, Any]]:
         """Evaluate by all pairings of one evaluation. Gives the file in evaluations/, and the record.
 
-        num: of games per pairing; None: as at the end of a run. Raises EvaluationFailed if a part of the run fails.
+        num: of games per pairing; None: as at the end of a run. Raises EvaluationFailed if a part of the run fails,
+        RunFolderError if its folder cannot be written to.
         """
+        if not os.access(self.results.make().path, os.W_OK):  # else all that was played would be lost
+            raise RunFolderError(f"{self.results.path} cannot be written to; evaluate a copy of the run")
         num = num or self.evaluations.num(name, is_final=True)
         with failures_filed(self.results, self.failures):
             result = self.judge(name, num, True, watch)

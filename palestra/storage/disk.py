@@ -12,6 +12,7 @@ import re
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Literal, NoReturn
 
@@ -21,6 +22,8 @@ MAX_BYTES = 64 << 20  # of a file that is read whole without a known size; pales
 
 OPEN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a FIFO must not block, and no link is followed
 Kind = Literal["file", "folder", "link", "other"]
+HERE: ContextVar[int | None] = ContextVar("HERE", default=None)
+"""a descriptor of the folder in which relative paths begin; None: the working directory"""
 WORDS: dict[Kind, str] = {"file": "a file", "folder": "a folder", "link": "a symbolic link", "other": "no regular file"}
 
 
@@ -281,7 +284,7 @@ class Folder:
     @contextmanager
     def _opened(self) -> Iterator[int]:
         """The descriptor of this folder."""
-        folder = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        folder = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=HERE.get())
         try:
             for depth, name in enumerate(self.parts):
                 Folder(self.root, *self.parts[:depth])._require(folder, name, "folder")
@@ -315,6 +318,18 @@ class Folder:
 
     def _refuse(self, name: str, kind: Kind) -> NoReturn:
         raise RefusedPathError(f"{self.path / name} is {WORDS[kind]}, which palestra neither follows nor changes")
+
+
+@contextmanager
+def staying_here() -> Iterator[None]:
+    """Keep relative paths of runs in the present working directory, where code of the user's own changes to another."""
+    here = os.open(".", getattr(os, "O_PATH", os.O_RDONLY))
+    token = HERE.set(here)
+    try:
+        yield
+    finally:
+        HERE.reset(token)
+        os.close(here)
 
 
 @contextmanager

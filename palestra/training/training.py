@@ -32,7 +32,7 @@ from palestra.run.run import ProgressReporter, Run, Standing
 from palestra.run.run_checkpoints import RunCheckpoints
 from palestra.run.stored import Stored
 from palestra.runtime.console import VisibleConsole
-from palestra.runtime.device import find_device
+from palestra.runtime.device import find_device, require_stock_torch
 from palestra.runtime.intervals import Agenda, Counters, Interval, count, is_due, read_limit, set_counts
 from palestra.runtime.signals import Interrupted
 from palestra.runtime.timing import Mark
@@ -111,6 +111,7 @@ class Training:
         # users who train by their own config trust what it names
         with nullcontext() if isinstance(run, RunFolder) or origin is not None else reading_own():
             read: BaseRunConfig = read_config(config, overrides)
+        require_stock_torch(trains=True)  # after the modules that the config names
         name = Path(config).stem if isinstance(config, str | Path) else "run"
         self.run = Run(read, run, name, console, origin, python_class(type(self), read))
         self.device = self.run.device
@@ -157,6 +158,7 @@ class Training:
         with self.opened(lambda other: other.fit(num_steps, unit, max_steps=max_steps)):
             try:
                 self.before_train()  # restores the last checkpoint, or evaluates and writes the first one
+                self._keep_torch()
                 while not self.finished:
                     before = self.counts()
                     if not self.in_epoch:
@@ -177,6 +179,7 @@ class Training:
     @contextmanager
     def opened(self, call: Callable[[Any], object]) -> Iterator[None]:
         """A context in which all components are open. call: calls for another replica what was called here."""
+        require_stock_torch(trains=True)
         self._has_left = False
         with (
             processes.linked(self),
@@ -276,6 +279,15 @@ class Training:
             raise TrainingEnds
         if self.watcher is not None:
             self.watcher.after_safe_point()
+        self._keep_torch()
+
+    def _keep_torch(self) -> None:
+        """Let torch compute by as many threads as the config says, with gradients, whatever a user's own code does.
+
+        Environments of an evaluation, for instance, may change both when they are made, and so the bits of the run.
+        """
+        torch.set_grad_enabled(True)
+        torch.set_num_threads(self.config.execution.num_threads)
 
     def _do_what_is_due(self) -> None:
         self.lockstep.agree_on_end()

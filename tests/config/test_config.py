@@ -510,7 +510,10 @@ def test_users_own_class_checks_its_keys_by_its_own_model(data: dict[str, Any], 
 
 def test_source_of_a_users_own_class_is_hashed(data: dict[str, Any], user_module: Path) -> None:
     config = check(apply_overrides(data, ["reward={name: 'my_rewards:Bonus', bonus: 3}"]), Root)
-    assert user_class_hashes(config) == {"my_rewards:Bonus": hashlib.sha256(user_module.read_bytes()).hexdigest()}
+    hashes = {"my_rewards:Bonus": hashlib.sha256(user_module.read_bytes()).hexdigest()}
+    assert user_class_hashes(config) == hashes
+    user_module.write_text(USER_MODULE + "\nEDITED = True\n")  # an imported class stays what it was
+    assert user_class_hashes(config) == hashes
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -134,6 +135,30 @@ def test_a_run_that_may_open_too_few_files_ends_with_one_line(make_config: MakeC
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, preexec_fn=limited)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert done.stderr.startswith("this process may open 7 files at a time (ulimit -n), and needs more: ")
+
+
+NOISY = """
+import os, palestra
+from palestra.config import UserConfig
+
+class Noisy(palestra.Callback):
+    class Config(UserConfig):
+        pass
+
+    def after_epoch(self, training):
+        os.system("echo noise; echo noise >&2")
+"""
+
+
+def test_without_standard_streams_a_run_ends_well_and_what_others_print_is_in_none_of_its_files(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    (tmp_path / "noisy.py").write_text(NOISY)
+    (tmp_path / "c.yml").write_text(json.dumps(make_config({"callbacks": [{"name": "noisy:Noisy"}]})))
+    command = [sys.executable, "-m", "palestra", "train", "c.yml", "--run", "run"]
+    done = subprocess.run(command, cwd=tmp_path, timeout=120, preexec_fn=lambda: os.closerange(0, 3))
+    assert done.returncode == 0
+    assert [file for file in (tmp_path / "run").rglob("*") if file.is_file() and b"noise" in file.read_bytes()] == []
 
 
 def test_a_file_for_which_no_descriptor_is_left_is_not_called_damaged() -> None:

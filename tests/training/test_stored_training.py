@@ -4,6 +4,7 @@ it does not."""
 import copy
 import csv
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from palestra.kinds.data.config import ScenarioDataConfig
 from palestra.kinds.data.trainer import FitTrainer
 from palestra.storage.disk import RunFolderError
 from palestra.storage.records_file import read_records
-from palestra.training.stored_training import StoredRun
+from palestra.training.stored_training import StoredRun, StoredTraining
 from tests.forked import FORKING
 
 pytestmark = pytest.mark.usefixtures("forked_evaluators")
@@ -74,6 +75,16 @@ def test_a_stored_model_is_judged_as_it_was_in_training(run: Path) -> None:
     ]
     for step in (0, 4, 8):
         assert json.loads((run / "evaluations" / f"valid-opt-step-{step}.json").read_text()) == evaluations(run)[step]
+
+
+def test_a_run_that_cannot_be_written_to_is_refused_before_anything_is_judged(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run / "evaluations").chmod(0o555)
+    monkeypatch.setattr(os, "access", lambda path, mode: bool(os.stat(path).st_mode & 0o200))  # root may write
+    monkeypatch.setattr(StoredTraining, "judge", lambda *_: pytest.fail("it was judged"))
+    told = palestra("evaluate", run, "--evaluation", "valid", code=2)
+    assert f"{run / 'evaluations'} cannot be written to; evaluate a copy of the run" in told
 
 
 def test_a_run_of_any_kind_is_opened_in_python_in_one_way(run: Path, in_tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from palestra.run.kinds import read_stored_config, require_kind
 from palestra.run.loaded_checkpoint import LoadedCheckpoint
 from palestra.run.shipped import find_run
 from palestra.run.stored import Stored, failures_filed
+from palestra.runtime.device import require_stock_torch
 from palestra.runtime.scores import Estimate
 from palestra.storage.run_folder import RunFolder
 from palestra.training.opening import Models, Nets, calls_of
@@ -117,6 +118,7 @@ class StoredGames(Stored):
 
     def __init__(self, folder: RunFolder, config: RunConfig, models: Mapping[str, Nets] | None = None) -> None:
         super().__init__(folder, config)
+        require_stock_torch(trains=False)
         self.parts = build_parts(config, torch.device(config.execution.device), folder.players)
         use_models(self.parts, models or {})
         for player in self.parts.learners:

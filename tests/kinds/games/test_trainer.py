@@ -13,7 +13,8 @@ import random
 import re
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import numpy as np
 import pytest
 import torch
 from combinations import config_of
+from conftest import MakeRun
 from rich.console import Console
 
 import palestra
@@ -46,6 +48,15 @@ from palestra.training.checks import TrainingFailed
 from palestra.training.training import Training
 
 MakeConfig = Callable[..., dict[str, Any]]
+
+
+@contextmanager
+def default_doubles() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def trained(config: dict[str, Any], run: Path, *callbacks: Callback) -> Trainer:
@@ -553,6 +564,73 @@ def test_fit_works_in_a_thread(make_config: MakeConfig, tmp_path: Path) -> None:
     thread.start()
     thread.join(60.0)
     assert trainer.finished
+
+
+class Wanderer(Callback):
+    """Does what an environment may do when an evaluation makes it."""
+
+    def after_evaluation(self, training: Any, record: Mapping[str, Any]) -> None:
+        os.chdir("/")
+        torch.set_num_threads(2)
+        torch.set_grad_enabled(False)
+
+
+def test_code_that_changes_directory_threads_and_gradients_costs_neither_checkpoints_nor_bits(
+    make_config: MakeConfig, in_tmp_path: Path
+) -> None:
+    found = []
+    for stop in (None, 12):  # without a new number of threads, the second run would have one from 12 to 16
+        os.chdir(in_tmp_path)
+        Trainer(make_config(), run=f"run-{stop}", callbacks=[Wanderer(None)]).fit(stop)
+        os.chdir(in_tmp_path)
+        trainer = Trainer.load(f"run-{stop}", callbacks=[Wanderer(None)])
+        trainer.fit()
+        found.append(trainer)
+    os.chdir(in_tmp_path)
+    one, two = ([without_clock(record) for record in read_records(each.run.folder.records)] for each in found)
+    assert one == two
+    assert [each.run.folder.checkpoints.kind("00000003") for each in found] == ["folder", "folder"]
+
+
+@pytest.mark.parametrize(
+    ("inside", "line"),
+    [
+        (lambda: torch.device("meta"), "torch.set_default_device(None), because execution.device is enough, got meta"),
+        (lambda: torch.autocast("cpu"), "training outside of torch.autocast"),
+        (torch.inference_mode, "training outside of torch.inference_mode"),
+        (default_doubles, "torch.set_default_dtype(torch.float32), got torch.float64"),
+    ],
+)
+def test_what_would_change_all_numbers_of_a_run_is_refused_before_there_is_a_folder(
+    inside: Callable[[], AbstractContextManager[Any]], line: str, make_config: MakeConfig, tmp_path: Path
+) -> None:
+    trainer = Trainer(make_config(), run=tmp_path / "run")
+    for begin in (trainer.fit, lambda: Trainer(make_config())):
+        with inside(), pytest.raises(ConfigError) as raised:
+            begin()
+        assert str(raised.value) == f"torch: expected {line}"
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_plot_that_matplotlib_refuses_to_draw_is_one_line_at_the_end(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise ValueError("Key backend: 'nonsense' is not a valid value")
+
+    monkeypatch.setattr("palestra.run.run.plot_scores", refuse)
+    assert trained(make_config(), tmp_path / "run").finished
+    assert "scores.png could not be written: Key backend: 'nonsense'" in "".join(capsys.readouterr())
+
+
+def test_players_are_not_loaded_where_torch_would_make_other_networks(
+    make_config: MakeConfig, uninterrupted_run: MakeRun
+) -> None:
+    run = uninterrupted_run(make_config())
+    with default_doubles(), pytest.raises(ConfigError, match=r"torch.set_default_dtype\(torch.float32\)"):
+        palestra.load_player(run, "host")
+    with torch.inference_mode():
+        palestra.load_player(run, "host")
 
 
 def test_a_stopped_trainer_object_goes_on_by_itself(make_config: MakeConfig, tmp_path: Path) -> None:
