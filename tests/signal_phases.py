@@ -1,6 +1,6 @@
-"""SIGINT and SIGTERM in every phase of `palestra train` and `palestra resume`, each in a process of its own.
+"""SIGINT, SIGTERM and SIGHUP in every phase of `palestra train` and `palestra resume`, each in a process of its own.
 
-    python tests/signal_phases.py [--both] [--ranks] [PHASE...]
+    python tests/signal_phases.py [--all] [--ranks] [PHASE...]
 
 Each child sends itself the signal in that phase; a phase that is "stuck" never comes to a safe point. Whatever was
 left is resumed and compared with an uninterrupted run. Prints a JSON object per child. Children are forked, so that
@@ -57,13 +57,20 @@ BOUND_S, LONG_S = 0.3, 600.0
 TIMEOUT_S = 5.0  # of a process that waits for one which has ended before it began
 
 
+def second(number: int) -> int:
+    """The second signal that ends a process at once: the same again, but for SIGHUP."""
+    return signal.SIGTERM if number == signal.SIGHUP else number
+
+
 def deed(phase: str, number: int) -> Callable[..., None]:
     def do(*_: Any) -> None:
         os.kill(os.getpid(), number)
+        if number == signal.SIGHUP:  # as it often comes
+            os.kill(os.getpid(), number)
         while phase.startswith("stuck"):
             time.sleep(0.01)
             if "second" in phase:
-                os.kill(os.getpid(), number)
+                os.kill(os.getpid(), second(number))
 
     return do
 
@@ -114,6 +121,7 @@ def try_phase(phase: str, number: int, config: dict[str, Any], folder: Path, uni
     if (run / "config.yml").exists():
         assert fit(run).finished
         assert_same_bits(run, uninterrupted)
+    number = second(number) if "second" in phase else number
     found = {"phase": phase, "signal": number, "status": status, "seconds": seconds, "checkpoints": num_saved}
     return found | ({} if other is None else {"other": other})
 
@@ -121,17 +129,17 @@ def try_phase(phase: str, number: int, config: dict[str, Any], folder: Path, uni
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("phases", nargs="*", metavar="PHASE", help="[all]")
-    parser.add_argument("--both", action="store_true", help="both signals in every phase, not one or the other")
+    parser.add_argument("--all", action="store_true", help="all signals in every phase, not one of them")
     parser.add_argument("--ranks", action="store_true", help="two processes train the run")
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # a fork must not inherit a pool of threads
     palestra.run.run.plot_scores = lambda *_: None
-    signals, config = [signal.SIGINT, signal.SIGTERM], copy.deepcopy(TINY)
+    signals, config = [signal.SIGINT, signal.SIGHUP, signal.SIGTERM], copy.deepcopy(TINY)
     if arguments.ranks:
         config |= {"num_replicas": 2, "execution": config["execution"] | {"timeout_s": TIMEOUT_S}}
     with tempfile.TemporaryDirectory(prefix="palestra-signals-") as whole:
         fit(uninterrupted := Path(whole) / "run", config)
         for index, phase in enumerate(arguments.phases or PHASES):
-            for number in signals if arguments.both else [signals[index % 2]]:
+            for number in signals if arguments.all else [signals[index % 3]]:
                 with tempfile.TemporaryDirectory(prefix="palestra-signals-") as folder:
                     print(json.dumps(try_phase(phase, number, config, Path(folder), uninterrupted)), flush=True)

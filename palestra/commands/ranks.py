@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import typer
 
 from palestra.commands.shell import mistake
-from palestra.runtime.signals import STOPPING, end_with_parent, exit_text, exiting_on_signals
+from palestra.runtime.signals import STOPPING, end_with_parent, exit_text, exiting_on_signals, heeded
 from palestra.scaling.ranks import Board, Ranks
 
 LOST = os.EX_TEMPFAIL
@@ -163,7 +163,7 @@ def _forwarding() -> Iterator[list[int]]:
         for process in multiprocessing.active_children():
             os.kill(process.pid, number)  # type: ignore[arg-type]
 
-    before = {number: signal.signal(number, forward) for number in STOPPING}
+    before = {number: signal.signal(number, forward) for number in heeded()}
     resource_tracker.ensure_running()  # which unblocks signals when it starts
     is_over = threading.Event()
     threading.Thread(target=is_over.wait, daemon=True).start()  # takes signals, now that this thread blocks them

@@ -97,7 +97,8 @@ def begin_worker(worker: int) -> None:
 
     A forked worker holds the lock of the run, too: it must not outlive the process that trains.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(1)
     Queue._on_queue_feeder_error = staticmethod(_end_without_files(Queue._on_queue_feeder_error))  # type: ignore[attr-defined]
     sys.excepthook = _end_without_files(sys.excepthook)

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: the next safe point stops the run, and a time limit ends the process if that takes too long.
+"""Signals that stop: the next safe point stops the run, and a time limit ends the process if that takes too long.
 
 Python handles signals in the main thread alone: in other threads nothing is caught.
 """
@@ -13,7 +13,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType
 
-STOPPING = (signal.SIGINT, signal.SIGTERM)
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last one when a terminal or a connection closes
+
+
+def heeded() -> list[signal.Signals]:
+    """Return the signals that stop a run: those of STOPPING, but SIGHUP where it is ignored, as below nohup."""
+    return [each for each in STOPPING if each != signal.SIGHUP or signal.getsignal(each) != signal.SIG_IGN]
 
 
 class Interrupted(Exception):
@@ -24,7 +29,7 @@ class StopSignals:
     """Inside `caught`, the first signal is stored in `received`, where the next safe point finds it.
 
     The process exits at once, without unwinding, on a second signal or when the time limit after the first one is over.
-    Files on the disk are complete at any moment.
+    A second SIGHUP is none: shells pass on what the system has sent, too. Files on the disk are complete at any moment.
 
     A thread of its own waits for the signals, so that it also ends the process in compiled code that never returns to
     the interpreter, as long as that code releases the GIL.
@@ -47,7 +52,7 @@ class StopSignals:
                 os.set_blocking(writing, False)
                 watch = threading.Thread(target=_watch, args=(reading, within_s, before_exit), daemon=True)
                 stack.callback(_end, watch, reading, writing)
-                for number in STOPPING:
+                for number in heeded():
                     stack.callback(signal.signal, number, signal.signal(number, self._receive))
                 stack.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(writing, warn_on_full_buffer=False))
                 watch.start()
@@ -67,9 +72,9 @@ def _watch(reading: int, within_s: float, before_exit: Callable[[str], None]) ->
         for number in os.read(reading, 64):
             if number == 0:
                 return
-            if number in STOPPING and first:
+            if number in STOPPING and first and number != signal.SIGHUP:
                 _exit(number, "a second signal", before_exit)
-            elif number in STOPPING:
+            elif number in STOPPING and not first:
                 first, deadline = number, time.monotonic() + within_s
 
 
@@ -99,7 +104,7 @@ def exiting_on_signals(leave_by: Callable[[int], object] = os._exit) -> Iterator
         leave_by(128 + number)
 
     with ExitStack() as stack:
-        for number in STOPPING:
+        for number in heeded():
             stack.callback(signal.signal, number, signal.signal(number, leave))
         yield
 

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: every phase saves and leaves with 128 + n, or leaves without saving within the config's bound."""
+"""Signals that stop: every phase saves and leaves with 128 + n, or leaves without saving within the config's bound."""
 
 import json
 import os
@@ -15,7 +15,7 @@ import pytest
 from resuming import Killed, at_call, fit, kill, records
 
 from palestra.kinds.games.trainer import Trainer
-from palestra.runtime.signals import exit_text, exiting_on_signals
+from palestra.runtime.signals import STOPPING, StopSignals, exit_text, exiting_on_signals
 from tests.forked import run as run_forked
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +24,7 @@ GENEROUS_S = 60.0  # the bound of what is stuck is 0.3 s, that of the others 600
 MakeConfig = Callable[..., dict[str, Any]]
 
 
-@pytest.mark.parametrize("options", [[], pytest.param(["--both"], marks=pytest.mark.slow)], ids=["one", "both"])
+@pytest.mark.parametrize("options", [[], pytest.param(["--all"], marks=pytest.mark.slow)], ids=["one", "all"])
 def test_a_signal_in_any_phase_leaves_within_the_bound_and_a_resume_gives_the_same_bits(options: list[str]) -> None:
     command = [sys.executable, "tests/signal_phases.py", *options]
     done = run_forked(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
@@ -44,7 +44,7 @@ def test_a_signal_in_any_phase_leaves_within_the_bound_and_a_resume_gives_the_sa
 
 
 @pytest.mark.parametrize(
-    "phases", [["warm-up", "evaluation"], pytest.param(["--both"], marks=pytest.mark.slow)], ids=["two", "all"]
+    "phases", [["warm-up", "evaluation"], pytest.param(["--all"], marks=pytest.mark.slow)], ids=["two", "all"]
 )
 def test_a_signal_to_one_of_two_processes_lets_both_leave_by_it(phases: list[str]) -> None:
     command = [sys.executable, "tests/signal_phases.py", "--ranks", *phases]
@@ -84,7 +84,7 @@ def surroundings() -> tuple[Any, ...]:
     """What signals do in this process."""
     wakeup = signal.set_wakeup_fd(-1)
     signal.set_wakeup_fd(wakeup)
-    return signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM), wakeup, len(os.listdir("/dev/fd"))
+    return *map(signal.getsignal, STOPPING), wakeup, len(os.listdir("/dev/fd"))
 
 
 def test_handlers_are_restored_after_fit(make_config: MakeConfig, tmp_path: Path) -> None:
@@ -95,6 +95,18 @@ def test_handlers_are_restored_after_fit(make_config: MakeConfig, tmp_path: Path
     with at_call(Trainer, "roll_out_of", 3, kill), pytest.raises(Killed):
         fit(tmp_path / "raises", make_config())
     assert surroundings() == before
+
+
+def test_a_hang_up_stops_nothing_below_nohup() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        signals = StopSignals()
+        with signals.caught(60.0, lambda why: None), exiting_on_signals():
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        assert signals.received is None
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_handlers_are_restored_after_a_command() -> None:

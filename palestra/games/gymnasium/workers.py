@@ -255,14 +255,15 @@ class CheckedSteps(gymnasium.Wrapper):
 def make_in_worker(owner: int, sources: Any, make: Callable[..., gymnasium.Env], *arguments: Any) -> gymnasium.Env:
     """Make an environment.
 
-    In a process of its own, not that of the owner's id, it first ignores SIGINT (Ctrl-C), which the owner handles, lets
-    SIGTERM end the process, and admits the modules that its owner may import (`sources`).
+    In a process of its own, not that of the owner's id, it first ignores what a terminal sends to both, SIGINT (Ctrl-C)
+    and SIGHUP, lets SIGTERM end the process, and admits the modules that its owner may import (`sources`).
 
     A forked process would otherwise keep the handlers of its owner, which wait for a safe point that never comes; a
     spawned one would not know what its owner admitted.
     """
     if os.getpid() != owner:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for number in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         admit_sources(sources)
     return make(*arguments)
