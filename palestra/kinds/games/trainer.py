@@ -41,6 +41,7 @@ from palestra.players import FromRunConfig
 from palestra.players.player import Metrics, Player
 from palestra.players.seated_models import SeatedModelConfig
 from palestra.players.torch_modules import TorchModuleConfig
+from palestra.randomness import seed_global_state, seeded_global_state
 from palestra.recording.aggregates import Aggregates
 from palestra.recording.results import Stage
 from palestra.rollouts import fuse
@@ -408,7 +409,8 @@ class Trainer(Training):
             own = "" if "together" in self.worlds else collecting[0].name
             self.seating.seat(self.fused_game, own, collecting[0].worlds, 0)
         roles = tuple(role for player in collecting for role in player.roles)
-        by_role = self.fused_game.collect(collecting[0].worlds, roles, num_rounds)
+        with seeded_global_state(collecting[0].own_key(f"roll_out/{collecting[0].env_steps}")):  # noise of networks
+            by_role = self.fused_game.collect(collecting[0].worlds, roles, num_rounds)
         if self.has_statistics_in_common:
             self.lockstep.join_statistics(self.game, self.fused_game.added)
         if are_actors:
@@ -484,6 +486,7 @@ class Trainer(Training):
         self.lockstep.before_step()
         for callback in self.callbacks:
             callback.before_step(self, player)
+        seed_global_state(player.own_key(f"opt_step/{player.opt_steps}"))  # dropout, noise of networks
         self.run.time_log.switch("update")
 
     def after_step(self, player: Player, metrics: Metrics) -> None:
