@@ -175,8 +175,6 @@ def _check_memory(net: RecurrentNet, spaces: dict[str, Space]) -> None:
     episode_start = torch.zeros(TRIED_STEPS, TRIED_WORLDS, dtype=torch.bool)
     episode_start[1, 0] = True
     first, memory = zeros_of(spaces, TRIED_WORLDS), net.initial_memory(TRIED_WORLDS, torch.device("cpu"))
-    if nonzero := [name for name, value in memory.items() if value.any()]:
-        raise _Fault("an `initial_memory` of zeros", f"other numbers in {nonzero[0]!r}")
     with torch.no_grad():
         _, begun = net(first, memory)
     memory, steps = begun, []

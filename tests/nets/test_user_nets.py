@@ -116,11 +116,6 @@ class Shortsighted(Averaging):
         return super().unroll(observation, memory, episode_start)
 
 
-class Prejudiced(Averaging):
-    def initial_memory(self, num_worlds: int, device: torch.device) -> Memory:
-        return {"mean": torch.ones(num_worlds, 2, device=device)}
-
-
 @pytest.mark.parametrize(
     ("net", "line"),
     [
@@ -147,10 +142,6 @@ class Prejudiced(Averaging):
             "expected an `unroll` that gives the numbers of single steps from the Endless of set_model, got other",
         ),
         (Shortsighted, "expected an `unroll` that gives the gradients of single steps from the Shortsighted of"),
-        (
-            Prejudiced,
-            "expected an `initial_memory` of zeros from the Prejudiced of set_model, got other numbers in 'mean'",
-        ),
     ],
 )
 def test_a_network_that_cannot_learn_is_told_when_it_is_given(net: type[nn.Module], line: str) -> None:

@@ -98,8 +98,18 @@ class Dropping(nn.Sequential):
         super().__init__(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 2))
 
 
+class Drawing:
+    observes = "observation"
+
+    def act(self, view: Any, legal: Any, keys: Any, memory: Any) -> Decision:
+        return Decision(torch.multinomial(legal.float(), 1)[:, 0], {}, memory)
+
+
 class ByTorchsChance(Sound):
-    """Learns by draws from torch's global generator, which is seeded before each opt step."""
+    """Explores and learns by draws from torch's global generator, seeded for each roll-out and before each opt step."""
+
+    def policy(self, explore: bool) -> Any:
+        return Drawing() if explore else self
 
     def draw(self, key: Any) -> torch.Tensor:
         return torch.randint(len(self.rows["action"]), (3,))
