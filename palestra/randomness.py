@@ -227,15 +227,20 @@ def choice(key: Any, legal: Any) -> Any:
 @contextmanager
 def seeded_global_state(key: int) -> Iterator[None]:
     """Seed torch's global generators with `key` for stock initialisers and dropout, and restore them after."""
-    seed = key % 2**63
     with restored_torch_states():
-        # Not torch.manual_seed: for each kind of device that is not in use it keeps a traceback, and never drops it.
-        torch.default_generator.manual_seed(seed)
-        if torch.cuda.is_initialized():
-            torch.cuda.manual_seed_all(seed)
-        if torch.backends.mps.is_available():
-            torch.mps.manual_seed(seed)
+        seed_global_state(key)
         yield
+
+
+def seed_global_state(key: int) -> None:
+    """Seed torch's global generators with `key`, where `restored_torch_states` restores them later."""
+    seed = key % 2**63
+    # Not torch.manual_seed: for each kind of device that is not in use it keeps a traceback, and never drops it.
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(seed)
+    if torch.backends.mps.is_available():
+        torch.mps.manual_seed(seed)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ A step is an opt step of the player to which the schedule belongs. To register o
 """
 
 import math
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -20,6 +21,7 @@ from palestra.config import (
     PositiveFloat,
     PositiveInt,
     UserConfig,
+    check,
     load_class,
 )
 
@@ -241,6 +243,21 @@ def read_schedule(data: Any) -> Schedule:
     if ":" in data["name"]:
         return load_class(data["name"], UserSchedule).model_validate(data)
     return TypeAdapter[Schedule](ScheduleConfig).validate_python(data)
+
+
+class _Holder(Config):
+    schedule: ScheduleConfig
+
+
+def successor(schedules: Mapping[str, Schedule], key: str, given: Schedule | Mapping[str, Any]) -> Schedule:
+    """Return the schedule that takes the place of the one at `key`.
+
+    given: a schedule, or the mapping that a file would hold. Raises ConfigError, also if none of these schedules, which
+    can change, stands at this key.
+    """
+    if key not in schedules:
+        raise ConfigError.at(key, f"expected a schedule that can change ({', '.join(schedules)})")
+    return given if isinstance(given, Schedule) else check({"schedule": given}, _Holder).schedule
 
 
 def schedules_in(config: Config, path: str = "") -> dict[str, Schedule]:

@@ -151,7 +151,8 @@ class CheckedCalls:
         """Check that the results of the move before have not changed."""
         for method, found, copy in self.old_results:
             if not are_same(found, copy):
-                self.fault(method, "results that later calls do not change", "other numbers after the next move")
+                expected = "results that are no views of a state, and that later calls do not change"
+                self.fault(method, expected, "other numbers after the next move")
         self.results, self.old_results = [], self.results
 
     # ---- what is expected of a result ----------------------------------------------------------------------

@@ -21,7 +21,7 @@ from palestra.models.model import Model, Terms
 from palestra.optimizers import Optimizer
 from palestra.randomness import restored_torch_states
 from palestra.runtime.scores import SEAT
-from palestra.schedules import Schedule, read_schedule
+from palestra.schedules import Schedule, read_schedule, successor
 
 Mean = Callable[[Tensor, Mapping[str, Any], Tensor | float], tuple[Tensor, dict[str, Any]]]
 """gives the mean over replicas of a gradient and of metrics, by the weight of this one (palestra.scaling.replica)"""
@@ -331,8 +331,9 @@ class Learner:
         """Return the schedules that `change_schedule` can change, by their paths below `learning`."""
         return {f"groups.{number}.learning_rate": group.learning_rate for number, group in enumerate(self.groups)}
 
-    def change_schedule(self, key: str, schedule: Schedule) -> None:
-        """Replace a schedule from now on; checkpoints store the new one, a function of all opt steps, too."""
+    def change_schedule(self, key: str, schedule: Schedule | Mapping[str, Any]) -> None:
+        """Replace a schedule, as `Player.change_schedule` does; `key` is its path below `learning`."""
+        schedule = successor(self.schedules(), key, schedule)
         number = list(self.schedules()).index(key)
         self.groups[number] = self.groups[number]._replace(learning_rate=schedule)
         self.changed_schedules[key] = schedule

@@ -7,16 +7,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from inspect import isfunction
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from palestra.config import ConfigError, UserConfig, failure, load_class, load_named
+from palestra.games.game import cleared
 from palestra.games.policy import Memory
 from palestra.games.spaces import Space
 from palestra.nets.inputs import zeros_of
-from palestra.nets.weights import evaluation_view, without_gradient
+from palestra.nets.weights import evaluation_view, flat_gradient, without_gradient
 from palestra.randomness import seeded_global_state
 
 TRIED_STEPS, TRIED_WORLDS = 3, 2
@@ -163,9 +164,28 @@ def _try_net(net: nn.Module, spaces: dict[str, Space], num_outputs: int) -> None
     learning = deepcopy(net).train()
     with torch.enable_grad(), seeded_global_state(0):  # dropout
         outputs, _ = _outputs(learning, spaces, num_outputs, TRIED_WORLDS)
-        unused = without_gradient(outputs.sum(), dict(learning.named_parameters()))
-    if unused:
-        raise _Fault("a gradient for every parameter", f"none for {_listed(unused)}")
+        if unused := without_gradient(outputs.sum(), dict(learning.named_parameters())):
+            raise _Fault("a gradient for every parameter", f"none for {_listed(unused)}")
+        if isinstance(net, RecurrentNet):
+            _check_memory(cast(RecurrentNet, evaluation_view(net)), spaces)
+
+
+def _check_memory(net: RecurrentNet, spaces: dict[str, Space]) -> None:
+    """Compare `unroll` with single steps, between which an episode begins in one of the worlds. Raises _Fault."""
+    episode_start = torch.zeros(TRIED_STEPS, TRIED_WORLDS, dtype=torch.bool)
+    episode_start[1, 0] = True
+    first, memory = zeros_of(spaces, TRIED_WORLDS), net.initial_memory(TRIED_WORLDS, torch.device("cpu"))
+    with torch.no_grad():
+        _, begun = net(first, memory)
+    memory, steps = begun, []
+    for begins in episode_start:
+        outputs, memory = net(first, cleared(memory, begins))
+        steps.append(outputs)
+    ways = torch.stack(steps), net.unroll(zeros_of(spaces, *episode_start.shape), begun, episode_start)
+    gradients = [flat_gradient(way.square().sum(), list(net.parameters())) for way in ways]
+    for what, (stepped, unrolled) in {"numbers": ways, "gradients": gradients}.items():
+        if not torch.allclose(stepped, unrolled, rtol=1e-3, atol=1e-4):
+            raise _Fault(f"an `unroll` that gives the {what} of single steps", "other ones")
 
 
 def _listed(parameters: list[str]) -> str:

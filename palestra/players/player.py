@@ -20,7 +20,7 @@ from palestra.recording.values import Recordable
 from palestra.rollouts.fused import Worlds
 from palestra.rollouts.solo import SoloWorlds
 from palestra.runtime.intervals import Counter, set_counts
-from palestra.schedules import Schedule, read_schedule, schedules_in
+from palestra.schedules import Schedule, read_schedule, schedules_in, successor
 from palestra.storage.stored_files import CheckpointError
 
 Metrics = Mapping[str, Recordable]
@@ -299,13 +299,14 @@ class Player:
         found = schedules_in(self.algorithm.config)
         return {key: value for key, value in found.items() if not key.startswith("replay_buffer.")}  # it has its own
 
-    def change_schedule(self, key: str, schedule: Schedule) -> None:
+    def change_schedule(self, key: str, schedule: Schedule | Mapping[str, Any]) -> None:
         """Replace a schedule from now on; checkpoints store the new one.
 
-        key: its path in the config of the algorithm, such as "learning_rate". The new one, too, is a function of all
-        opt steps of the player since the start of the run.
+        key: its path in the config of the algorithm, such as "learning_rate". schedule: a mapping as in a file will do;
+        it, too, is a function of all opt steps of the player since the start of the run. Raises ConfigError.
         """
         assert self.algorithm is not None
+        schedule = successor(self.schedules(), key, schedule)
         before = self.schedules()[key]
         self.algorithm.config = replaced(self.algorithm.config, key, schedule)
         self.changed_schedules[key] = schedule

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from palestra.randomness import restored_torch_states
 from palestra.scaling.means import LockstepError, told_apart
 
 
@@ -69,6 +70,7 @@ class Exchange:
             each.release()
 
     def _wait(self, place: int) -> None:
-        self._may_go[place].acquire()
+        with restored_torch_states():  # others draw from the global generators, too
+            self._may_go[place].acquire()
         if self.failure is not None:
             raise ReplicaFailed from self.failure

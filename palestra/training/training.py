@@ -17,6 +17,7 @@ from rich.console import Console
 from palestra.buffers.replay import ReplayBuffer
 from palestra.callbacks import Callback, make_callback, required_callbacks
 from palestra.config import list_of_overrides, reading_own, trusting
+from palestra.randomness import restored_torch_states
 from palestra.recording.aggregates import Aggregates
 from palestra.recording.results import Stage
 from palestra.recording.values import Recordable
@@ -524,8 +525,11 @@ class Training:
 
     @contextmanager
     def train_context(self) -> Iterator[None]:
-        """The context of one `fit`, in which gradients are on. An override may set more, such as attention kernels."""
-        with torch.enable_grad():
+        """The context of one `fit`, in which gradients are on. An override may set more, such as attention kernels.
+
+        Afterwards the global generators of torch are as they were, whatever was seeded or drawn inside.
+        """
+        with torch.enable_grad(), restored_torch_states():
             yield
 
     @contextmanager

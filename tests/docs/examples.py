@@ -190,6 +190,13 @@ EXAMPLES = {
     "callback that sees roll-outs": Example("callbacks.md", "class Visits", "visits", None),
     "recorder": Example("recorders.md", "class Alarms", "alarms", None),
     "network": Example("nets.md", "class Wide", "wide", None),
+    "network with a memory": Example(
+        "nets.md",
+        "class Fading",
+        "fading",
+        "ppo-cartpole",
+        lambda config: agent(config, body={"name": "shared", "net": {"name": "fading:Fading", "width": 8}}),
+    ),
     "network in Python": Example("nets.md", "def make_net", "flat", "dqn-cartpole", lambda config: None, give=set_flat),
     "transition builder": Example(
         "dqn.md",

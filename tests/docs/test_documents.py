@@ -245,7 +245,7 @@ def test_the_networks_of_the_document_can_be_made(tmp_path: Path, monkeypatch: p
 
 
 def test_the_network_made_in_python_in_the_document_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, code, later = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "nets.md").read_text(), re.S)
+    _, _, code, later = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "nets.md").read_text(), re.S)
     config = load_yaml(ROOT / "configs" / "dqn-cartpole.yml")
     config |= {"stop": {"after": 8, "unit": "opt_steps"}, "evaluations": [], "best": None, "num_worlds": 2}
     config["players"]["agent"]["algorithm"]["warmup_env_steps"] = 8

@@ -259,6 +259,16 @@ TRAINING = [
         ("return mean.clone(), means", "return mean, means"),
     ),
     *mutants(
+        "kinds/games/seating.py",
+        "testing/test_check_algorithm.py",
+        ("getattr(worlds, 'num_moves', 0)", "id(object())"),
+    ),
+    *mutants(
+        "kinds/games/trainer.py",
+        "testing/test_check_algorithm.py",
+        ('seed_global_state(player.own_key(f"opt_step/{player.opt_steps}"))', "pass"),
+    ),
+    *mutants(
         "players/player.py",
         LOCKSTEP,
         ("return stream if self.replica is None or self.replica.index == 0 else", "return stream if True else"),
@@ -266,7 +276,7 @@ TRAINING = [
     *mutants(
         "training/training.py",
         STAGES,
-        ("        with torch.enable_grad():\n", "        with torch.no_grad():\n"),
+        ("with torch.enable_grad(), restored_torch_states():", "with torch.no_grad(), restored_torch_states():"),
         ("            self.train_context(),\n", ""),
         ("if cls._test is Training._test:", "if True:"),
     ),

@@ -3,7 +3,7 @@
 Covers palestra.nets.inputs.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -11,9 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from palestra.config import ConfigError, load_class
+from palestra.games.game import cleared
+from palestra.games.policy import Memory
 from palestra.games.spaces import Space
 from palestra.kinds.games.trainer import Trainer
-from palestra.nets import UserNetConfig, UserNets, make_net
+from palestra.nets import RecurrentNet, UserNetConfig, UserNets, make_net
 from palestra.nets.inputs import flat_size, flatten_observation
 
 MakeConfig = Callable[..., dict[str, Any]]
@@ -76,6 +78,44 @@ class Bare(Plain):
         return observation["seen"][:, :2]
 
 
+class Averaging(RecurrentNet):
+    """Sound: a running mean of what it observes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def initial_memory(self, num_worlds: int, device: torch.device) -> Memory:
+        return {"mean": torch.zeros(num_worlds, 2, device=device)}
+
+    def forward(self, observation: Mapping[str, Tensor], memory: Memory) -> tuple[Tensor, Memory]:
+        mean = (memory["mean"] + self.layer(observation["seen"])) / 2
+        return mean, {"mean": mean}
+
+    def unroll(self, observation: Mapping[str, Tensor], memory: Memory, episode_start: Tensor) -> Tensor:
+        outputs = []
+        for seen, begins in zip(observation["seen"], episode_start, strict=True):
+            output, memory = self({"seen": seen}, cleared(memory, begins))
+            outputs.append(output)
+        return torch.stack(outputs)
+
+
+class Endless(Averaging):
+    def unroll(self, observation: Mapping[str, Tensor], memory: Memory, episode_start: Tensor) -> Tensor:
+        return super().unroll(observation, memory, torch.zeros_like(episode_start))
+
+
+class Shortsighted(Averaging):
+    def forward(self, observation: Mapping[str, Tensor], memory: Memory) -> tuple[Tensor, Memory]:
+        return super().forward(observation, {"mean": memory["mean"].detach() if self.unrolls else memory["mean"]})
+
+    unrolls = False
+
+    def unroll(self, observation: Mapping[str, Tensor], memory: Memory, episode_start: Tensor) -> Tensor:
+        self.unrolls = True
+        return super().unroll(observation, memory, episode_start)
+
+
 @pytest.mark.parametrize(
     ("net", "line"),
     [
@@ -97,6 +137,11 @@ class Bare(Plain):
         (Squeezing, "expected outputs of shape (1, 2) for 1 worlds from the Squeezing of set_model, got (2,)"),
         (Double, "expected float32 outputs from the Double of set_model, got float64"),
         (Bare, "expected at least one parameter from the Bare of set_model, got none"),
+        (
+            Endless,
+            "expected an `unroll` that gives the numbers of single steps from the Endless of set_model, got other",
+        ),
+        (Shortsighted, "expected an `unroll` that gives the gradients of single steps from the Shortsighted of"),
     ],
 )
 def test_a_network_that_cannot_learn_is_told_when_it_is_given(net: type[nn.Module], line: str) -> None:
@@ -105,8 +150,9 @@ def test_a_network_that_cannot_learn_is_told_when_it_is_given(net: type[nn.Modul
     assert str(caught.value).startswith(line)
 
 
-def test_a_sound_network_is_taken_and_neither_it_nor_the_global_state_is_changed() -> None:
-    net, before = Plain(), torch.get_rng_state()
+@pytest.mark.parametrize("kind", [Plain, Averaging])
+def test_a_sound_network_is_taken_and_neither_it_nor_the_global_state_is_changed(kind: type[nn.Module]) -> None:
+    net, before = kind(), torch.get_rng_state()
     weights = [parameter.clone() for parameter in net.parameters()]
     assert make_net(UserNets([net]), SPACES, 2, key=1) is net
     assert net.training

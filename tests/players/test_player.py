@@ -160,6 +160,26 @@ def test_a_schedule_that_was_changed_comes_with_what_acting_needs() -> None:
     assert other.rates() == one.rates() == {**other.rates(), "exploration": before / 4}
 
 
+def test_a_new_schedule_may_be_given_as_in_a_file_and_is_checked() -> None:
+    player = player_of("dqn-nim", "player")
+    player.change_schedule("learning_rate", {"name": "constant", "value": 0.25})
+    assert player.rates()["learning_rate"] == 0.25
+    for key, wrong, told in (
+        ("learning_rat", {}, "learning_rat: expected a schedule that can change (learning_rate, exploration.epsilon)"),
+        (
+            "learning_rate",
+            {"name": "constant", "value": float("nan")},
+            "schedule.value: expected a number >= 0, got nan",
+        ),
+        ("learning_rate", 0.5, "schedule: expected a mapping with `name`, one of 'constant'"),
+        ("learning_rate", {"name": "linea"}, "schedule.name: expected one of"),
+    ):
+        with pytest.raises(palestra.ConfigError) as caught:
+            player.change_schedule(key, wrong)
+        assert str(caught.value).startswith(told)
+    assert player.rates()["learning_rate"] == 0.25
+
+
 def test_a_schedule_of_the_replay_buffer_is_not_among_those_that_can_be_changed() -> None:
     """The buffer reads its own, which a change would not reach."""
     memory = "capacity: 10000, layout: whole, scratch_folder: null"

@@ -4,6 +4,7 @@ Letters: B worlds, R roles.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from palestra.games.policy import Policy
 from palestra.kinds.games.meetings import Block, blocks_of
 from palestra.kinds.games.parts import Parts
 from palestra.players.past import PastPolicy
-from palestra.randomness import base_key, fold_number, random_floats
+from palestra.randomness import base_key, fold_number, random_floats, seeded_global_state
 from palestra.rollouts.seated import Results, SeatedPolicy, Sitter
 from palestra.scaling.replica import Replica
 from palestra.storage.stored_files import StoredFile, copied, quoted_name, to_bytes
@@ -262,6 +263,14 @@ class Seating:
 def play_stream(player: str) -> str:
     """Return the stream of random numbers of a learning player's worlds."""
     return f"player/{player}/play"
+
+
+def seeded_play(seed: int, who: str, first: int, worlds: Any) -> AbstractContextManager[None]:
+    """Seed torch's global generators, from which networks may draw, for a roll-out, in an actor as without actors.
+
+    who: the player whose worlds these are, or a role, if players share them. first: the number of the first world.
+    """
+    return seeded_global_state(base_key(seed, f"torch/{who}/{first}/{getattr(worlds, 'num_moves', 0)}"))
 
 
 def load_kept(past: Mapping[str, PastPolicy], state: Mapping[str, Any]) -> None:

@@ -33,7 +33,7 @@ from palestra.kinds.games.descriptions import final_evaluations, turns_in_words,
 from palestra.kinds.games.given_data import give_data, require_room, require_same_play
 from palestra.kinds.games.imported_players import copy_players
 from palestra.kinds.games.parts import build_evaluations, build_parts, check_seat, warm_start
-from palestra.kinds.games.seating import Seating, play_stream
+from palestra.kinds.games.seating import Seating, play_stream, seeded_play
 from palestra.kinds.games.stored import StoredGames
 from palestra.kinds.games.user_nets import by_role, first_role, name_and_nets, name_in_seat, take_nets
 from palestra.nets.weights import evaluation_mode, layers_of
@@ -41,6 +41,7 @@ from palestra.players import FromRunConfig
 from palestra.players.player import Metrics, Player
 from palestra.players.seated_models import SeatedModelConfig
 from palestra.players.torch_modules import TorchModuleConfig
+from palestra.randomness import seed_global_state
 from palestra.recording.aggregates import Aggregates
 from palestra.recording.results import Stage
 from palestra.rollouts import fuse
@@ -404,11 +405,12 @@ class Trainer(Training):
         All learning players explore, so that each also meets moves that its opponent would not choose by itself.
         """
         self.run.time_log.switch("play")
+        roles, worlds = tuple(role for player in collecting for role in player.roles), collecting[0].worlds
+        own = "" if "together" in self.worlds else collecting[0].name
         if not (are_actors := isinstance(self.fused_game, ActedGame)):
-            own = "" if "together" in self.worlds else collecting[0].name
-            self.seating.seat(self.fused_game, own, collecting[0].worlds, 0)
-        roles = tuple(role for player in collecting for role in player.roles)
-        by_role = self.fused_game.collect(collecting[0].worlds, roles, num_rounds)
+            self.seating.seat(self.fused_game, own, worlds, 0)
+        with seeded_play(self.config.seed, own or roles[0], self.replica.index * collecting[0].num_worlds, worlds):
+            by_role = self.fused_game.collect(worlds, roles, num_rounds)
         if self.has_statistics_in_common:
             self.lockstep.join_statistics(self.game, self.fused_game.added)
         if are_actors:
@@ -484,6 +486,7 @@ class Trainer(Training):
         self.lockstep.before_step()
         for callback in self.callbacks:
             callback.before_step(self, player)
+        seed_global_state(player.own_key(f"opt_step/{player.opt_steps}"))  # dropout, noise of networks
         self.run.time_log.switch("update")
 
     def after_step(self, player: Player, metrics: Metrics) -> None:
