@@ -23,7 +23,7 @@ from palestra.games.info import InfoFields
 from palestra.games.world import EnvironmentFailed, EnvironmentWorld
 from palestra.kinds.games.config import RunConfig
 from palestra.kinds.games.parts import Parts, build_parts
-from palestra.kinds.games.seating import Seating, play_stream, seeded_play
+from palestra.kinds.games.seating import Seating, play_stream, seed_play
 from palestra.recording.aggregates import Aggregates
 from palestra.rollouts import fuse
 from palestra.rollouts.played import NUM_RECENT, PlayedGame, RunningGames
@@ -118,8 +118,8 @@ class Actors:
         worlds = self.worlds[place]
         learner = next((each.name for each in parts.learners if play_stream(each.name) == request.stream), "")
         self.seating.seat(self.fused_game, learner, worlds, first)
-        with seeded_play(parts.config.seed, learner or request.roles[0], first, worlds):
-            by_role = self.fused_game.collect(worlds, request.roles, request.num_rounds)
+        seed_play(parts.config.seed, learner or request.roles[0], first, worlds)
+        by_role = self.fused_game.collect(worlds, request.roles, request.num_rounds)
         answer = {
             "rows": {role: dict(vars(rows)) for role, rows in by_role.items()},
             "worlds": copied(worlds.state_dict()),

@@ -4,7 +4,6 @@ Letters: B worlds, R roles.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ from palestra.games.policy import Policy
 from palestra.kinds.games.meetings import Block, blocks_of
 from palestra.kinds.games.parts import Parts
 from palestra.players.past import PastPolicy
-from palestra.randomness import base_key, fold_number, random_floats, seeded_global_state
+from palestra.randomness import base_key, fold_number, random_floats, seed_global_state
 from palestra.rollouts.seated import Results, SeatedPolicy, Sitter
 from palestra.scaling.replica import Replica
 from palestra.storage.stored_files import StoredFile, copied, quoted_name, to_bytes
@@ -265,12 +264,12 @@ def play_stream(player: str) -> str:
     return f"player/{player}/play"
 
 
-def seeded_play(seed: int, who: str, first: int, worlds: Any) -> AbstractContextManager[None]:
+def seed_play(seed: int, who: str, first: int, worlds: Any) -> None:
     """Seed torch's global generators, from which networks may draw, for a roll-out, in an actor as without actors.
 
     who: the player whose worlds these are, or a role, if players share them. first: the number of the first world.
     """
-    return seeded_global_state(base_key(seed, f"torch/{who}/{first}/{getattr(worlds, 'num_moves', 0)}"))
+    seed_global_state(base_key(seed, f"torch/{who}/{first}/{getattr(worlds, 'num_moves', 0)}"))
 
 
 def load_kept(past: Mapping[str, PastPolicy], state: Mapping[str, Any]) -> None:

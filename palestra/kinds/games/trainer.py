@@ -33,7 +33,7 @@ from palestra.kinds.games.descriptions import final_evaluations, turns_in_words,
 from palestra.kinds.games.given_data import give_data, require_room, require_same_play
 from palestra.kinds.games.imported_players import copy_players
 from palestra.kinds.games.parts import build_evaluations, build_parts, check_seat, warm_start
-from palestra.kinds.games.seating import Seating, play_stream, seeded_play
+from palestra.kinds.games.seating import Seating, play_stream, seed_play
 from palestra.kinds.games.stored import StoredGames
 from palestra.kinds.games.user_nets import by_role, first_role, name_and_nets, name_in_seat, take_nets
 from palestra.nets.weights import evaluation_mode, layers_of
@@ -409,8 +409,8 @@ class Trainer(Training):
         own = "" if "together" in self.worlds else collecting[0].name
         if not (are_actors := isinstance(self.fused_game, ActedGame)):
             self.seating.seat(self.fused_game, own, worlds, 0)
-        with seeded_play(self.config.seed, own or roles[0], self.replica.index * collecting[0].num_worlds, worlds):
-            by_role = self.fused_game.collect(worlds, roles, num_rounds)
+        seed_play(self.config.seed, own or roles[0], self.replica.index * collecting[0].num_worlds, worlds)
+        by_role = self.fused_game.collect(worlds, roles, num_rounds)
         if self.has_statistics_in_common:
             self.lockstep.join_statistics(self.game, self.fused_game.added)
         if are_actors:
