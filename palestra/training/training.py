@@ -283,11 +283,9 @@ class Training:
         self._keep_torch()
 
     def _keep_torch(self) -> None:
-        """Let torch compute by as many threads as the config says, with gradients, whatever a user's own code does.
-
-        Environments of an evaluation, for instance, may change both when they are made, and so the bits of the run.
-        """
-        torch.set_grad_enabled(True)
+        """Let torch compute with gradients, by as many threads as the config says, whatever a user's own code does."""
+        if not torch.is_grad_enabled():
+            torch.set_grad_enabled(True)
         torch.set_num_threads(self.config.execution.num_threads)
 
     def _do_what_is_due(self) -> None:

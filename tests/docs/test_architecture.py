@@ -31,8 +31,8 @@ def test_what_a_walk_names_stands_in_its_file(file: str, told: str) -> None:
 
 MOST = {  # files and functions of palestra that run in a walk; who needs more says why
     "a save": (29, 140),
-    "a roll-out of DQN": (34, 110),  # who asks it of a player that never plays is told so; torch's chance is seeded
-    "an opt step of DQN": (24, 71),  # at safe points players are copied, of whom past selves are kept; chance as above
+    "a roll-out of DQN": (34, 107),  # who asks it of a player that never plays is told so
+    "an opt step of DQN": (24, 67),  # at safe points players are copied, of whom past selves are kept
     "a step of a fit": (24, 58),  # chance is seeded by a function of its own
     "an epoch of text": (50, 428),
 }

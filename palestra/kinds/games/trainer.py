@@ -23,6 +23,7 @@ from palestra.algorithms.sac import SACConfig
 from palestra.algorithms.td3 import TD3Config
 from palestra.algorithms.turn import Turn
 from palestra.buffers.replay import ReplayBuffer
+from palestra.config import Config, walk
 from palestra.games.config import NotDeclared
 from palestra.games.info import InfoFields
 from palestra.games.world import EnvironmentFailed, EnvironmentWorld
@@ -234,6 +235,7 @@ class Trainer(Training):
         self.evaluations = build_evaluations(self.parts)
         self.evaluating = make_evaluating(self.progress, self.checkpoints, self.evaluations)
         self._warned_inexact: set[str] = set()
+        self.draws = True  # whether code of the user's own may draw from torch's generators; ours draws from keys alone
 
     def _fuse(self) -> Any:
         """Make what plays: a FusedGame or a SoloGame, or the actors in its place."""
@@ -409,7 +411,8 @@ class Trainer(Training):
         own = "" if "together" in self.worlds else collecting[0].name
         if not (are_actors := isinstance(self.fused_game, ActedGame)):
             self.seating.seat(self.fused_game, own, worlds, 0)
-        seed_play(self.config.seed, own or roles[0], self.replica.index * collecting[0].num_worlds, worlds)
+        if self.draws:
+            seed_play(self.config.seed, own or roles[0], self.replica.index * collecting[0].num_worlds, worlds)
         by_role = self.fused_game.collect(worlds, roles, num_rounds)
         if self.has_statistics_in_common:
             self.lockstep.join_statistics(self.game, self.fused_game.added)
@@ -452,6 +455,9 @@ class Trainer(Training):
     # ---- hooks: an override calls its parent ---------------------------------------------------------------
 
     def before_train(self) -> None:
+        named = (each.user_names() for _, each in walk(self.config) if isinstance(each, Config))
+        is_ours = all(type(each).__module__.startswith("palestra.") for each in (self, *self.callbacks))
+        self.draws = not is_ours or any(named) or bool(self.lockstep.head.handed_over)
         for player in self.learners if self.config.output.layer_norms else ():
             for optimizer in player.optimizers.values():
                 optimizer.layers = layers_of(optimizer.weights, player.nets)
@@ -486,7 +492,8 @@ class Trainer(Training):
         self.lockstep.before_step()
         for callback in self.callbacks:
             callback.before_step(self, player)
-        seed_global_state(player.own_key(f"opt_step/{player.opt_steps}"))  # dropout, noise of networks
+        if self.draws:
+            seed_global_state(player.own_key(f"opt_step/{player.opt_steps}"))
         self.run.time_log.switch("update")
 
     def after_step(self, player: Player, metrics: Metrics) -> None:
