@@ -286,7 +286,7 @@ class Training:
         """Let torch compute with gradients, by as many threads as the config says, whatever a user's own code does."""
         if not torch.is_grad_enabled():
             torch.set_grad_enabled(True)
-        if torch.get_num_threads() != (num := self.config.execution.num_threads):  # to set it makes MKL slower
+        if torch.get_num_threads() != (num := self.config.execution.num_threads):
             torch.set_num_threads(num)
 
     def _do_what_is_due(self) -> None:
