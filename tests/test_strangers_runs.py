@@ -284,6 +284,7 @@ def test_who_trains_trusts_what_the_file_names(own: Path) -> None:
 
 def test_who_trained_by_a_file_of_the_working_directory_may_edit_it(own: Path) -> None:
     (own / "mine.py").write_text(MINE + "\n# better\n")
+    del sys.modules["mine"]  # each command is a process of its own
     invoke("resume", "run", code=0)
     told = " ".join(invoke("verify", "run", "--from", "0", code=0).stdout.split())
     assert "user_classes.mine:Quiet was " in told
@@ -292,6 +293,7 @@ def test_who_trained_by_a_file_of_the_working_directory_may_edit_it(own: Path) -
 @pytest.mark.parametrize("place", ["mine.py", "."])
 def test_an_edited_source_that_others_can_write_is_refused_until_it_is_trusted_again(place: str, own: Path) -> None:
     (own / "mine.py").write_text(MINE + "\n# better\n")
+    del sys.modules["mine"]  # each command is a process of its own
     (own / place).chmod((own / place).stat().st_mode | 0o020)
     (line,) = invoke("resume", "run").stderr.splitlines()
     assert "module 'mine'" in line
