@@ -1,7 +1,7 @@
-"""PPO's gradient by hand, for plain mlps and networks of sets on a CPU.
+"""PPO's gradient by hand, for plain mlps and networks of sets, and its advantages in one loop over rows, on a CPU.
 
-There, starting the hundred small operations of a loss and of its derivatives takes several times as long as what they
-compute.
+There, starting the hundred small operations of a loss and of its derivatives, or the dozen of a step of advantages,
+takes several times as long as what they compute.
 
 Letters: B rows.
 """

@@ -49,7 +49,7 @@ class WithMask(gymnasium.Wrapper):
             mask = np.ones(self.shape, dtype=np.int8)
         flags = np.asarray(mask)
         if flags.shape != self.shape or not np.isin(flags, (0, 1)).all():
-            got = "none" if mask is None else f"{flags.dtype} of shape {flags.shape}" + f": {cut(repr(mask), 60)}"
+            got = "none" if mask is None else f"{flags.dtype} of shape {flags.shape}: {cut(repr(mask), 60)}"
             raise ValueError(f"expected flags of shape {self.shape} as {self.source}, got {got}")
         return with_mask(self.env.observation_space, observation, flags.astype(np.int8))
 

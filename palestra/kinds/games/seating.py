@@ -107,9 +107,7 @@ class Seating:
                     places.setdefault(name, []).append(_within(block.worlds, first, num))
                     continue
                 if role not in seated:
-                    expected = (
-                        f"expected fit, which copies past selves as {name!r} at its begin, before anything is played"
-                    )
+                    expected = f"expected fit, which copies past selves as {name!r} at its begin, before anybody plays"
                     raise ValueError(f"{expected}, got none that could sit as {role!r} beside {learner!r}")
                 script: Any = players[name].policy(False, role)
                 for share, past in zip(block.shares[role], seated[role], strict=True):

@@ -455,9 +455,10 @@ class Trainer(Training):
     # ---- hooks: an override calls its parent ---------------------------------------------------------------
 
     def before_train(self) -> None:
-        named = (each.user_names() for _, each in walk(self.config) if isinstance(each, Config))
+        parts = [each for _, each in walk(self.config) if isinstance(each, Config)]
+        is_named = any(each.user_names() or isinstance(each, FromRunConfig | SeatedModelConfig) for each in parts)
         is_ours = all(type(each).__module__.startswith("palestra.") for each in (self, *self.callbacks))
-        self.draws = not is_ours or any(named) or bool(self.lockstep.head.handed_over)
+        self.draws = is_named or not is_ours or bool(self.lockstep.head.handed_over)
         for player in self.learners if self.config.output.layer_norms else ():
             for optimizer in player.optimizers.values():
                 optimizer.layers = layers_of(optimizer.weights, player.nets)
