@@ -1,7 +1,9 @@
 # Each target sets up .venv/ in the checkout first: `demo` with what the main job needs, the others with all extras.
 PYTHON ?= python3
 BIN := .venv/bin
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
+# To compile all modules takes pip longer than everything else: each is compiled when it is first imported, and kept.
+INSTALL := $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check --constraint constraints.txt --editable
+unexport PYTHONDONTWRITEBYTECODE
 PEERS ?= .venv-peers
 
 .PHONY: demo extras test slow chaos mutants kernels lint check docs docs-serve bits speed bench peers release
