@@ -9,8 +9,7 @@ from typing import Any
 
 import typer
 
-from palestra.commands.shell import CLOSED_PIPE
-from palestra.runtime.console import VisibleConsole
+from palestra.runtime.console import CLOSED_PIPE, VisibleConsole
 from palestra.runtime.limits import lack
 from palestra.runtime.starting import importing
 

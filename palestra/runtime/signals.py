@@ -31,6 +31,8 @@ class StopSignals:
     The process exits at once, without unwinding, on a second signal or when the time limit after the first one is over.
     A second SIGHUP is none: shells pass on what the system has sent, too. Files on the disk are complete at any moment.
 
+    `stop` does for all of them what a signal does, but that nothing limits the time.
+
     A thread of its own waits for the signals, so that it also ends the process in compiled code that never returns to
     the interpreter, as long as that code releases the GIL.
     """
@@ -47,6 +49,8 @@ class StopSignals:
         """
         self.received = None
         with ExitStack() as stack:
+            HEEDING.append(self)
+            stack.callback(HEEDING.remove, self)
             if threading.current_thread() is threading.main_thread():
                 reading, writing = os.pipe()
                 os.set_blocking(writing, False)
@@ -60,6 +64,16 @@ class StopSignals:
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self.received = number
+
+
+HEEDING: list[StopSignals] = []  # inside `caught`
+
+
+def stop(number: int) -> bool:
+    """Let all work that heeds signals stop as at this one, and return whether there is any."""
+    for each in HEEDING:
+        each.received = each.received or number
+    return bool(HEEDING)
 
 
 def _watch(reading: int, within_s: float, before_exit: Callable[[str], None]) -> None:

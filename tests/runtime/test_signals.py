@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from resuming import Killed, at_call, fit, kill, records
+from resuming import Killed, assert_same_bits, at_call, fit, kill, records
 
 from palestra.kinds.games.trainer import Trainer
 from palestra.runtime.signals import STOPPING, StopSignals, exit_text, exiting_on_signals
@@ -78,6 +78,32 @@ def test_a_signal_while_the_update_is_compiled_leaves_and_the_run_goes_on(
     assert fit(run).finished
     fit(tmp_path / "uninterrupted", config)
     assert records(run) == records(tmp_path / "uninterrupted")
+
+
+@pytest.mark.parametrize(
+    ("place", "said"), [("pipe", b""), ("/dev/full", b"stdout: No space left on device\n")], ids=["pipe", "disk"]
+)
+def test_a_run_whose_output_nobody_takes_saves_and_leaves(
+    place: str, said: bytes, make_config: MakeConfig, tmp_path: Path
+) -> None:
+    plain = {"output.display": "plain", "evaluations": [], "best": None}
+    config, run = make_config(plain), tmp_path / "run"
+    (tmp_path / "run.yml").write_text(json.dumps(config))
+    if place == "pipe":
+        reading, writing = os.pipe()
+        os.close(reading)  # as when Ctrl-C ends also the `tee` that read it
+    else:
+        writing = os.open(place, os.O_WRONLY)
+    command = [sys.executable, "-c", "from palestra.cli import main; main()", "train", str(tmp_path / "run.yml")]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command += ["--run", str(run)]
+    done = run_forked(command, stdout=writing, stderr=subprocess.PIPE, env=environment, timeout=60)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, said)
+    assert len(list((run / "checkpoints").glob("[0-9]*"))) > 0
+    assert fit(run).finished
+    fit(tmp_path / "uninterrupted", config)
+    assert_same_bits(run, tmp_path / "uninterrupted")
 
 
 def surroundings() -> tuple[Any, ...]:
