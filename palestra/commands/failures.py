@@ -9,7 +9,8 @@ from typing import Any
 
 import typer
 
-from palestra.runtime.console import CLOSED_PIPE, VisibleConsole
+from palestra.commands.shell import CLOSED_PIPE
+from palestra.runtime.console import VisibleConsole
 from palestra.runtime.limits import lack
 from palestra.runtime.starting import importing
 

@@ -1,6 +1,7 @@
 """The console of commands, and the arguments that several of them have."""
 
 import re
+import signal
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -18,7 +19,19 @@ if TYPE_CHECKING:
     from palestra.run.base import BaseRunConfig
     from palestra.run.kinds import Terminal
 
-console = VisibleConsole()
+CLOSED_PIPE = 128 + signal.SIGPIPE
+"""the exit code if whoever reads the output has left, as `head` does"""
+
+
+class _Console(VisibleConsole):
+    def on_broken_pipe(self) -> None:
+        try:
+            super().on_broken_pipe()
+        except SystemExit:
+            raise SystemExit(CLOSED_PIPE) from None
+
+
+console = _Console()
 
 
 def config_names(begun: str) -> list[str]:

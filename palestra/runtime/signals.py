@@ -3,15 +3,18 @@
 Python handles signals in the main thread alone: in other threads nothing is caught.
 """
 
+import errno
 import fcntl
 import os
 import select
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from types import FrameType
+from typing import Any, TextIO
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last one when a terminal or a connection closes
 
@@ -31,7 +34,8 @@ class StopSignals:
     The process exits at once, without unwinding, on a second signal or when the time limit after the first one is over.
     A second SIGHUP is none: shells pass on what the system has sent, too. Files on the disk are complete at any moment.
 
-    `stop` does for all of them what a signal does, but that nothing limits the time.
+    Where nobody takes the output any more, as when Ctrl-C has also ended the `tee` behind it, or the disk of its file
+    is full, `received` becomes SIGPIPE, unless it has a signal already. Nothing limits the time then.
 
     A thread of its own waits for the signals, so that it also ends the process in compiled code that never returns to
     the interpreter, as long as that code releases the GIL.
@@ -49,8 +53,6 @@ class StopSignals:
         """
         self.received = None
         with ExitStack() as stack:
-            HEEDING.append(self)
-            stack.callback(HEEDING.remove, self)
             if threading.current_thread() is threading.main_thread():
                 reading, writing = os.pipe()
                 os.set_blocking(writing, False)
@@ -60,20 +62,41 @@ class StopSignals:
                     stack.callback(signal.signal, number, signal.signal(number, self._receive))
                 stack.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(writing, warn_on_full_buffer=False))
                 watch.start()
+                stack.enter_context(redirect_stdout(_Output(sys.stdout, self)))
+                stack.enter_context(redirect_stderr(_Output(sys.stderr, self)))
             yield
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self.received = number
 
 
-HEEDING: list[StopSignals] = []  # inside `caught`
+class _Output:
+    """Stands in for a standard stream, and stops the work when writing fails; what comes later is dropped."""
 
+    def __init__(self, file: TextIO, signals: StopSignals) -> None:
+        self._file, self._signals = file, signals
 
-def stop(number: int) -> bool:
-    """Let all work that heeds signals stop as at this one, and return whether there is any."""
-    for each in HEEDING:
-        each.received = each.received or number
-    return bool(HEEDING)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def write(self, text: str) -> int:
+        with self._stopping():
+            self._file.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._stopping():
+            self._file.flush()
+
+    @contextmanager
+    def _stopping(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._file.fileno())  # else the interpreter's last flush fails
+            self._signals.received = self._signals.received or signal.SIGPIPE
+            if error.errno != errno.EPIPE:
+                print(f"nothing more can be printed: {error.strerror}", file=sys.stderr)
 
 
 def _watch(reading: int, within_s: float, before_exit: Callable[[str], None]) -> None:

@@ -81,7 +81,9 @@ def test_a_signal_while_the_update_is_compiled_leaves_and_the_run_goes_on(
 
 
 @pytest.mark.parametrize(
-    ("place", "said"), [("pipe", b""), ("/dev/full", b"stdout: No space left on device\n")], ids=["pipe", "disk"]
+    ("place", "said"),
+    [("pipe", b""), ("/dev/full", b"nothing more can be printed: No space left on device\n")],
+    ids=["pipe", "disk"],
 )
 def test_a_run_whose_output_nobody_takes_saves_and_leaves(
     place: str, said: bytes, make_config: MakeConfig, tmp_path: Path
@@ -94,9 +96,9 @@ def test_a_run_whose_output_nobody_takes_saves_and_leaves(
         os.close(reading)  # as when Ctrl-C ends also the `tee` that read it
     else:
         writing = os.open(place, os.O_WRONLY)
-    command = [sys.executable, "-c", "from palestra.cli import main; main()", "train", str(tmp_path / "run.yml")]
+    words = ["train", str(tmp_path / "run.yml"), "--run", str(run)]
+    command = [sys.executable, "-c", "from palestra.cli import main; main()", *words]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    command += ["--run", str(run)]
     done = run_forked(command, stdout=writing, stderr=subprocess.PIPE, env=environment, timeout=60)
     os.close(writing)
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, said)
@@ -106,11 +108,23 @@ def test_a_run_whose_output_nobody_takes_saves_and_leaves(
     assert_same_bits(run, tmp_path / "uninterrupted")
 
 
+def test_what_any_code_prints_to_nobody_stops_the_work_and_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    signals = StopSignals()
+    with os.fdopen(writing, "w") as file, monkeypatch.context() as patch:
+        patch.setattr("sys.stdout", file)
+        with signals.caught(60.0, lambda why: None):
+            for number in range(3):
+                print(number, flush=True)
+    assert signals.received == signal.SIGPIPE
+
+
 def surroundings() -> tuple[Any, ...]:
     """What signals do in this process."""
     wakeup = signal.set_wakeup_fd(-1)
     signal.set_wakeup_fd(wakeup)
-    return *map(signal.getsignal, STOPPING), wakeup, len(os.listdir("/dev/fd"))
+    return *map(signal.getsignal, STOPPING), wakeup, len(os.listdir("/dev/fd")), sys.stdout, sys.stderr
 
 
 def test_handlers_are_restored_after_fit(make_config: MakeConfig, tmp_path: Path) -> None:
