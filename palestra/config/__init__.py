@@ -29,6 +29,7 @@ from palestra.config.own_classes import (
     load_class,
     load_function,
     load_named,
+    running_own,
     user_class_hashes,
 )
 from palestra.config.own_modules import (
