@@ -9,11 +9,12 @@ import yaml
 from config_mutations import Place, assert_every_mutation_is_told
 from conftest import TINY_FIT
 
-from palestra.config import find_defaults, find_undescribed, load_config, load_yaml
+from palestra.config import load_config, load_yaml
 from palestra.kinds.data.config import FitConfig
 from palestra.run.base import BaseRunConfig
 from palestra.run.kinds import kind_of_run, kinds
 from tests.commented_configs import commented
+from tests.complete_models import find_defaults, find_undescribed
 
 CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.yml"))
 

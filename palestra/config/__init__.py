@@ -29,6 +29,7 @@ from palestra.config.own_classes import (
     load_class,
     load_function,
     load_named,
+    running_own,
     user_class_hashes,
 )
 from palestra.config.own_modules import (
@@ -41,7 +42,6 @@ from palestra.config.own_modules import (
     reading_own,
     trusting,
 )
-from palestra.config.places import find_defaults, find_undescribed
 from palestra.config.rendering import render
 from palestra.config.validation import check, check_overridden, load_config, load_stored_config
 from palestra.config.variants import ByKey, ByName, OwnFunctionConfig, UnreadConfig, UserConfig, has_unread

@@ -2,8 +2,8 @@
 
 import sys
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FunctionType
 from typing import Any, TypeVar
@@ -90,6 +90,20 @@ def failure(error: BaseException) -> str:
     ours = ("site-packages", str(Path(__file__).parent.parent))
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not any(place in f.filename for place in ours)]
     return f"{text} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else text
+
+
+@contextmanager
+def running_own(path: str, what_fails: str) -> Iterator[None]:
+    """A context in which code of the user's own runs: an exception becomes a ConfigError at a path, which says why.
+
+    A ConfigError stays as it is. what_fails: begins the message, such as "'mine:Net' fails".
+    """
+    try:
+        yield
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError.at(path, f"{what_fails}: {failure(error)}") from error
 
 
 def admit_modules(config: Any) -> None:

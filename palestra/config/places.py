@@ -178,16 +178,6 @@ def bounds(place: Place) -> str:
 # ---- what holds for every model -------------------------------------------------------------------
 
 
-def find_defaults(model: type[BaseModel]) -> list[str]:
-    """The fields with a default, of a model and all models below it, as `Class.field`; a correct model has none."""
-    return [f"{owner.__name__}.{key}" for owner, key, field in fields_under(model) if not field.is_required()]
-
-
-def find_undescribed(model: type[BaseModel]) -> list[str]:
-    """The fields without a comment, of a model and all models below it, as `Class.field`; a correct model has none."""
-    return [f"{owner.__name__}.{key}" for owner, key, _ in fields_under(model) if comment_of(owner, key) is None]
-
-
 def comment_of(model: type[BaseModel], key: str) -> str | None:
     """The comment of a field: its description; for a `name` without one, the first line of its model's docstring."""
     if (description := description_of(model, key)) is None and key == "name" and model.__doc__:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from torch.utils.data import IterableDataset
 
-from palestra.config import Config, ConfigError, PositiveInt, UserConfig, below, cut, failure
+from palestra.config import Config, ConfigError, PositiveInt, UserConfig, below, cut, running_own
 from palestra.data.columns import require_same_files
 from palestra.randomness import base_key, restored_global_states, seed_global_states
 
@@ -58,7 +58,7 @@ class UserDataConfig(UserConfig, DataConfig):
         The generators of Python, NumPy and torch are seeded by the run's seed alone, so that sets which draw how they
         are split draw the same, also when the run is resumed; afterwards they are as they were.
         """
-        try:
+        with running_own("name", f"{self.name!r} fails"):
             with restored_global_states():
                 seed_global_states(base_key(seed, "data") % 2**63)
                 data = UserConfig.build(self)
@@ -66,10 +66,6 @@ class UserDataConfig(UserConfig, DataConfig):
                 remedy = "a function that gives batches of it may stand as {loader: module:function, num_batches: null}"
                 raise ConfigError.at("name", f"expected items by index, got the stream {self.name!r}; {remedy}")
             num = len(data)
-        except ConfigError:
-            raise
-        except Exception as error:
-            raise ConfigError.at("name", f"{self.name!r} fails: {failure(error)}") from error
         if num == 0:
             raise ConfigError.at("name", f"expected items in {self.name!r}, got none")
         return data

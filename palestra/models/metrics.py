@@ -14,7 +14,7 @@ import torch
 from pydantic import model_validator
 from torch import Tensor
 
-from palestra.config import ByName, Config, ConfigError, LibraryClass, UserConfig, cut, failure, load_class
+from palestra.config import ByName, Config, ConfigError, LibraryClass, UserConfig, cut, failure, load_class, running_own
 from palestra.models.gradients import TermsError
 from palestra.models.model import score
 from palestra.runtime.scores import SEAT, DeclaredScore
@@ -249,10 +249,8 @@ class TorchMetricsConfig(LibraryClass):
         for key, parameter in self.parameters(kind).items():
             if "list" in str(parameter.annotation).lower():  # which may be no tuple
                 arguments[key] = self.arguments[key]
-        try:
+        with running_own("arguments", f"{self.name!r} fails"):
             return kind(**arguments)
-        except Exception as error:
-            raise ConfigError.at("arguments", f"{self.name!r} fails: {failure(error)}") from error
 
 
 AnyMetricConfig = Annotated[

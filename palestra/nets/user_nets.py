@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from palestra.config import ConfigError, UserConfig, failure, load_class, load_named
+from palestra.config import ConfigError, UserConfig, failure, load_class, load_named, running_own
 from palestra.games.game import cleared
 from palestra.games.policy import Memory
 from palestra.games.spaces import Space
@@ -104,19 +104,16 @@ class UserNets:
 
 def _tried(who: str, path: str, make: Callable[[], Any], spaces: dict[str, Space], num_outputs: int) -> nn.Module:
     """Make a network and try it once. Raises ConfigError at a path. who: what its message calls the network."""
-    try:
-        net = make()
-        if not isinstance(net, nn.Module):
-            raise _Fault("a torch.nn.Module", type(net).__name__)
-        _let_read(net, spaces)
-        _try_net(net, spaces, num_outputs)
-    except ConfigError:
-        raise
-    except _Fault as fault:
-        expected, got = fault.args
-        raise ConfigError.at(path, f"expected {expected} from {who}, got {got}") from None
-    except Exception as error:
-        raise ConfigError.at(path, f"{who} fails on this observation: {failure(error)}") from error
+    with running_own(path, f"{who} fails on this observation"):
+        try:
+            net = make()
+            if not isinstance(net, nn.Module):
+                raise _Fault("a torch.nn.Module", type(net).__name__)
+            _let_read(net, spaces)
+            _try_net(net, spaces, num_outputs)
+        except _Fault as fault:
+            expected, got = fault.args
+            raise ConfigError.at(path, f"expected {expected} from {who}, got {got}") from None
     return net
 
 

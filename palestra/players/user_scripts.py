@@ -9,7 +9,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from palestra.config import ConfigError, failure
+from palestra.config import ConfigError, failure, running_own
 from palestra.games.game import Game, IllegalMove, TensorGame, is_legal
 from palestra.games.policy import Decision, Memory, Policy, told_probabilities
 from palestra.games.spaces import ActionSpace, Box
@@ -40,12 +40,8 @@ class CheckedScript:
         """
         if (fault := fault_of_class(own, config.scripted)) is not None:
             raise ConfigError.at("", fault)
-        try:
+        with running_own("", f"{config.scripted!r} cannot be made for {role!r}"):
             made = cls(own(config, game, role), role)
-        except ConfigError:
-            raise
-        except Exception as error:
-            raise ConfigError.at("", f"{config.scripted!r} cannot be made for {role!r}: {failure(error)}") from error
         try_policy(made, made.name, game, role)
         return made
 

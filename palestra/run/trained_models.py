@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor
 
-from palestra.config import ConfigError, below, failure
+from palestra.config import ConfigError, below, running_own
 from palestra.games.spaces import Space
 from palestra.models.labelled import LabelledConfig
 from palestra.models.learning import Learner
@@ -38,13 +38,8 @@ def make_model(config: Any, spaces: Mapping[str, Space] | None) -> Model:
         with below("model"):
             return config.model.build(spaces, config.seed)
     assert config.model is not None, "the model is handed over"
-    with seeded_global_state(base_key(config.seed, "model")):
-        try:
-            return config.model.build()
-        except ConfigError:
-            raise
-        except Exception as error:
-            raise ConfigError.at("model", f"{config.model.name!r} fails: {failure(error)}") from error
+    with running_own("model", f"{config.model.name!r} fails"), seeded_global_state(base_key(config.seed, "model")):
+        return config.model.build()
 
 
 # ---- what a checkpoint, or a copy, holds -------------------------------------------------------------------------

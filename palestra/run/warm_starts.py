@@ -48,14 +48,14 @@ def _listed(names: Sequence[str]) -> str:
 
 
 @contextmanager
-def errors_at(path: str, expected: str) -> Iterator[None]:
-    """A context that turns errors about a model of another run into a ConfigError at this path of the config.
+def errors_at(path: str, expected: str, got: str = "others") -> Iterator[None]:
+    """A context that turns errors about a model or player of another run into a ConfigError at this path of the config.
 
-    expected: what it should be, for weights that do not fit.
+    expected, got: what it should be, and what it is, for weights that do not fit.
     """
     try:
         yield
     except (RunFolderError, CheckpointError, ConfigError) as error:
         raise ConfigError.at(path, str(error)) from error
     except NOT_OURS as error:  # torch raises RuntimeError if shapes differ
-        raise ConfigError.at(path, f"expected {expected}, got others: {error}") from error
+        raise ConfigError.at(path, f"expected {expected}, got {got}: {error}") from error

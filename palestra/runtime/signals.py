@@ -8,10 +8,11 @@ import fcntl
 import os
 import select
 import signal
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from types import FrameType
 from typing import Any, TextIO
@@ -144,6 +145,33 @@ def exiting_on_signals(leave_by: Callable[[int], object] = os._exit) -> Iterator
         for number in heeded():
             stack.callback(signal.signal, number, signal.signal(number, leave))
         yield
+
+
+def start_leashed(
+    command: Sequence[str], arguments: Sequence[str], environment: Mapping[str, str], **streams: Any
+) -> tuple["subprocess.Popen[bytes]", int]:
+    """Start a process that ends when this one does, however it does. Raises OSError.
+
+    It has a session of its own, so that signals of a terminal do not reach it, and finds the modules that this process
+    finds. Its first argument is the reading end of a pipe, for `end_with_parent`; the others follow. streams: its
+    stdin, stdout and stderr. Returns it with the other end of the pipe, which is to be closed once it has ended.
+    """
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # where the user's own classes are found
+    watched, life = os.pipe()
+    try:
+        process = subprocess.Popen(
+            [*command, str(watched), *arguments],
+            pass_fds=(watched,),
+            start_new_session=True,
+            env={**environment, "PYTHONPATH": path},
+            **streams,
+        )
+    except BaseException:
+        os.close(life)
+        raise
+    finally:
+        os.close(watched)
+    return process, life
 
 
 def end_with_parent(pipe: int) -> None:

@@ -12,8 +12,8 @@ import struct
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import timedelta
 from functools import cache
 from typing import Any, NamedTuple
@@ -135,6 +135,15 @@ class Link:
     def state(self) -> str:
         """How many exchanges there were, whether others wait for this process, and what it does."""
         return f"{self._num}|{int(self.is_busy)}|{self._what}, {self._doing()}"
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """A context in which the others wait for what this process does, however long it takes."""
+        was_busy, self.is_busy = self.is_busy, True
+        try:
+            yield
+        finally:
+            self.is_busy = was_busy
 
     # ---- exchanges -------------------------------------------------------------------------------------------
 

@@ -7,11 +7,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import Any
 
 from palestra.config import failure
-from palestra.runtime.signals import exit_text
+from palestra.runtime.signals import exit_text, start_leashed
 from palestra.serving.jobs import JobFacts, Jobs, Status, read_examples
 from palestra.storage.disk import Folder
 from palestra.storage.secrets import redacted
@@ -164,24 +164,9 @@ class Worker:
 
     def __init__(self, folder: Folder) -> None:
         """Start the process. folder: of the server. Raises OSError."""
-        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # where the user's own classes are found
-        environment = {name: value for name, value in os.environ.items() if name != KEY} | {"PYTHONPATH": path}
-        with ExitStack() as failed:
-            watched, self._life = os.pipe()
-            failed.callback(os.close, self._life)
-            try:
-                self.process = subprocess.Popen(
-                    [*COMMAND, str(watched), str(folder.path)],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.DEVNULL,
-                    pass_fds=(watched,),
-                    start_new_session=True,
-                    env=environment,
-                )
-            finally:
-                os.close(watched)
-            failed.pop_all()
+        environment = {name: value for name, value in os.environ.items() if name != KEY}
+        streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        self.process, self._life = start_leashed(COMMAND, [str(folder.path)], environment, **streams)
 
     def compute(self, job_id: str) -> None:
         """Let it begin with its job."""

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -18,6 +18,7 @@ from pydantic import Field, model_validator
 
 from palestra.config import Config, ConfigError, NonEmptyStr, PositiveInt, cut
 from palestra.run.base import BaseRunConfig
+from palestra.runtime.signals import start_leashed
 from palestra.runtime.threads import available_cores
 from palestra.storage.disk import Folder
 
@@ -112,33 +113,13 @@ class LocalPlace(Place):
 
 
 class LocalJob(Job):
-    """A process in a session of its own: signals of a terminal do not reach it.
-
-    It holds the reading end of a pipe, and is killed with its children when this process ends, even by kill -9
-    (palestra.sweeps.leashed).
-    """
+    """A process that is killed with its children when this process ends, even by kill -9 (palestra.sweeps.leashed)."""
 
     def __init__(self, arguments: Sequence[str], log: Path, environment: dict[str, str]) -> None:
-        watched, self._life = os.pipe()
-        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # where the user's own classes are found
-        file = Folder(log.parent).append(log.name)
-        try:
+        with closing(Folder(log.parent).append(log.name)) as file:
             os.lseek(file.descriptor, 0, os.SEEK_END)
-            self._process = subprocess.Popen(
-                [*COMMAND, str(watched), *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=file.descriptor,
-                stderr=file.descriptor,
-                pass_fds=(watched,),
-                start_new_session=True,
-                env=os.environ | {"PYTHONPATH": path} | environment,
-            )
-        except OSError:
-            os.close(self._life)
-            raise
-        finally:
-            os.close(watched)
-            file.close()
+            streams = {"stdin": subprocess.DEVNULL, "stdout": file.descriptor, "stderr": file.descriptor}
+            self._process, self._life = start_leashed(COMMAND, arguments, os.environ | environment, **streams)
         self._is_closed = False
 
     def poll(self) -> int | None:

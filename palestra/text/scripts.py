@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 import torch
 from pydantic import AfterValidator
 
-from palestra.config import ConfigError, below, failure, load_named
+from palestra.config import ConfigError, below, failure, load_named, running_own
 from palestra.config.errors import cut, listed
 from palestra.games.dialogue.protocol import ACCEPT, REJECT
 from palestra.players import own_script_model
@@ -119,14 +119,10 @@ def make_text_script(config: ScriptedPlayerConfig, game: TextGame, roles: Sequen
     if ":" not in name:
         with below("scripted"):
             return SCRIPTS[_check_name(name)](config, game)
-    try:
+    with running_own("scripted", f"{name!r} cannot be made"):
         script: TextScript = load_named(name)(config, game)
         with restored_global_states():
             fault = _fault_of_answers(script, game, roles)
-    except ConfigError:
-        raise
-    except Exception as error:
-        raise ConfigError.at("scripted", f"{name!r} cannot be made: {failure(error)}") from error
     if fault is not None:
         raise ConfigError.at("scripted", f"{name.partition(':')[2]}.answer: {fault}")
     return script

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 from itertools import chain
 from pathlib import Path
@@ -228,10 +228,10 @@ class Lockstep:
             other.load_state_dict(state, self.training.device)
             own.join(other)
 
-    def keep_waiting(self, whether: bool) -> None:
-        """Let the other processes wait for the leader, however long it takes, or no more."""
-        if self.replica.leads and self.replica.link is not None:
-            self.replica.link.is_busy = whether
+    def keeping_others(self) -> AbstractContextManager[None]:
+        """A context in which the other processes wait for the leader, however long it takes."""
+        link = self.replica.link
+        return nullcontext() if link is None or not self.replica.leads else link.busy()
 
     def waits(self) -> dict[str, Any]:
         """Return for a record how many seconds each process has waited for others since the last one."""
@@ -261,19 +261,16 @@ class Lockstep:
             yield found
             return
         if self.training.evaluating.is_final:
-            self.keep_waiting(True)
-            yield found
-            self.keep_waiting(False)
+            with self.keeping_others():
+                yield found
             return
         self._evaluated = []
         try:
-            self.keep_waiting(True)
-            yield found
+            with self.keeping_others():
+                yield found
         except Interrupted:
             self.replica.of_leader("the results of evaluations", self.training.run.signals.received)
             raise
-        finally:
-            self.keep_waiting(False)
         records = self.replica.of_leader("the results of evaluations", (self._evaluated, found))
         if isinstance(records, int):
             self._leave_by(records)
@@ -296,12 +293,11 @@ class Lockstep:
         link = None if leaves_rows or not buffers else replica.link
         rows = None if link is None else RowsElsewhere(link)
         if state is not None:
-            self.keep_waiting(True)
-            arguments = state, training.counts(), None if leaves_rows else buffers, is_best, is_due
-            folder = checkpoints.save(*arguments, *([] if rows is None else [rows.ask]))
-            if rows is not None and not rows.was_asked:
-                rows.ask(None)
-            self.keep_waiting(False)
+            with self.keeping_others():
+                arguments = state, training.counts(), None if leaves_rows else buffers, is_best, is_due
+                folder = checkpoints.save(*arguments, *([] if rows is None else [rows.ask]))
+                if rows is not None and not rows.was_asked:
+                    rows.ask(None)
         elif rows is not None and replica.heads:
             stored = rows.answer(training, buffers)
         place = replica.of_leader("the folder of a checkpoint", None if folder is None else str(folder))

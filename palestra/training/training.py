@@ -331,10 +331,9 @@ class Training:
     @led
     def _conclude(self) -> None:
         """End a `fit` whose training is done or was asked to leave. Raises the error of what could not be kept."""
-        self.lockstep.keep_waiting(True)
-        unsent = self._file_end()
-        self.run.conclude(self.progress.now(), with_plot=self.finished and self.run.signals.received is None)
-        self.lockstep.keep_waiting(False)
+        with self.lockstep.keeping_others():
+            unsent = self._file_end()
+            self.run.conclude(self.progress.now(), with_plot=self.finished and self.run.signals.received is None)
         unkept = self.evaluating.unkept_best() if self.finished else None
         if (failure := self.checkpoints.failure or unkept or unsent) is not None:
             raise failure from None

@@ -1,4 +1,4 @@
-"""A process that works for a training: `python -m palestra.training.worker RUN PIPE MODULE:FUNCTION`.
+"""A process that works for a training: `python -m palestra.training.worker PIPE RUN MODULE:FUNCTION`.
 
 The function gets the run's folder, and returns what answers requests. The process reads these from its standard input,
 and writes messages, lines of JSON, to its standard output; the bytes of an answer may follow. palestra.training.workers
@@ -72,7 +72,7 @@ def send(answers: BinaryIO, message: Message, content: bytes = b"") -> None:
 
 
 def main() -> None:
-    run, pipe, server = sys.argv[1:]
+    pipe, run, server = sys.argv[1:]
     end_with_parent(int(pipe))  # before the imports, which take seconds
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what environments print goes to the log

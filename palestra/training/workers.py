@@ -19,7 +19,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
-from palestra.runtime.signals import exit_text
+from palestra.runtime.signals import exit_text, start_leashed
 from palestra.storage.disk import Folder
 
 COMMAND = [sys.executable, "-P", "-m", "palestra.training.worker"]
@@ -179,32 +179,14 @@ def close_all(workers: Iterable[Worker]) -> None:
 
 
 class Process:
-    """One process, in its own session: signals of a terminal do not reach it, and it is killed with its children.
-
-    It holds the reading end of a pipe, which closes when the process that started it ends.
-    """
+    """One process, which is killed with its children, also when the process that started it ends."""
 
     def __init__(self, run: Path, log: LogFile, terms: Terms) -> None:
         self._terms, self._is_late, self.known = terms, False, set[str]()
         self._lock = threading.Lock()  # a process that has answered must not be killed as late
-        watched, self._life = os.pipe()
-        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # where the user's own classes are found
-        try:
-            with log.opened() as file:
-                self._process = subprocess.Popen(
-                    [*COMMAND, str(run), str(watched), terms.server],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=file,
-                    pass_fds=(watched,),
-                    start_new_session=True,
-                    env=os.environ | {"PYTHONPATH": path},
-                )
-        except OSError:
-            os.close(self._life)
-            raise
-        finally:
-            os.close(watched)
+        with log.opened() as file:
+            streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": file}
+            self._process, self._life = start_leashed(COMMAND, [str(run), terms.server], os.environ, **streams)
 
     def answer(self, request: bytes, told: Callable[[Mapping[str, Any]], None]) -> tuple[Mapping[str, Any], bytes]:
         """Send a request, and wait for its answer. Raises ProcessLost if none comes in time.

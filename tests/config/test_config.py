@@ -32,8 +32,6 @@ from palestra.config import (
     apply_overrides,
     check,
     check_overridden,
-    find_defaults,
-    find_undescribed,
     load_class,
     load_config,
     load_yaml,
@@ -42,6 +40,7 @@ from palestra.config import (
 )
 from palestra.config.places import comment_of
 from palestra.config.rendering import WORD, scalar
+from tests.complete_models import find_defaults, find_undescribed
 
 # ---- a small house of configs --------------------------------------------------------------------
 

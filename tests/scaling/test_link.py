@@ -9,6 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -161,13 +162,14 @@ def test_a_process_that_fails_says_why(tmp_path: Path) -> None:
 def test_a_late_process_is_named_unless_the_others_are_to_wait_for_it(tmp_path: Path) -> None:
     def body(rank: int) -> None:
         link = opened(timeout_s=0.5)
-        link.is_busy = bool(rank)
-        time.sleep(1.2 * rank)  # until it is known that this one is busy
-        link.gather("numbers", rank, NOTICE)
-        if rank:
-            time.sleep(5.0)
-        link.gather("more numbers", rank, NOTICE)
-        link.is_busy = False
+        busy = link.busy if rank else nullcontext
+        with busy():
+            with busy():  # a part of it that is over does not end the whole
+                time.sleep(1.2 * rank)  # until it is known that this one is busy
+            link.gather("numbers", rank, NOTICE)
+            if rank:
+                time.sleep(5.0)
+            link.gather("more numbers", rank, NOTICE)
         if rank:
             time.sleep(1.2)  # until it is known what it did last
             os.kill(os.getpid(), signal.SIGSTOP)

@@ -21,7 +21,7 @@ from palestra.sweeps import sweep as sweep_module
 from palestra.sweeps.config import read_sweep
 from palestra.sweeps.display import SweepDisplay
 from palestra.sweeps.outcomes import FAILURE, state_of
-from palestra.sweeps.places import LocalPlace
+from palestra.sweeps.places import LocalJob, LocalPlace
 from palestra.sweeps.sweep import Sweep
 from tests.sweeps.made_runs import made_runs, make_run, tree
 from tests.sweeps.small_runs import write_base
@@ -310,3 +310,12 @@ def test_a_sweep_that_could_not_begin_removes_nothing_of_others(sweep: Path) -> 
     opened.folder.remove_unused()
     assert not sweep.exists()
     assert load_yaml(sweep.parent / "base.yml")
+
+
+def test_a_job_whose_log_cannot_be_written_leaves_no_file_open(tmp_path: Path) -> None:
+    (tmp_path / "log").symlink_to("elsewhere")
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with pytest.raises(OSError, match="log"):
+            LocalJob([], tmp_path / "log", {})
+    assert len(os.listdir("/proc/self/fd")) == before

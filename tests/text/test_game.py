@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from palestra.config import ConfigError, find_defaults, find_undescribed, trusting
+from palestra.config import ConfigError, trusting
+from tests.complete_models import find_defaults, find_undescribed
 from tests.games.dialogue.test_game import PROTOCOLS
 from tests.text.games import QUESTION, OneTextGame, first_config, keys, text_config, text_game
 

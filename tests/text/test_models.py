@@ -828,6 +828,9 @@ def spoil(path: Path, how: str) -> None:
             changed_json(path, "config.json", model_type="nonsense")
         case "other sizes":
             changed_json(path, "config.json", num_hidden_layers=3)
+        case "a folder as weights":
+            (path / "model.safetensors").unlink()
+            (path / "model.safetensors").mkdir()
         case "damaged weights":
             (path / "model.safetensors").write_bytes(b"nonsense")
         case "damaged config":
@@ -855,6 +858,7 @@ def spoil(path: Path, how: str) -> None:
         ("no folder", "path: expected a folder with a model, got"),
         ("pickled weights", "got pytorch_model.bin, which is pickled"),
         ("no weights", "got none"),
+        ("a folder as weights", "path: expected model.safetensors or model.safetensors.index.json in .*, got none"),
         ("pickled shards", "expected safetensors in .*, got 'evil.bin'"),
         ("remote code", "expected a model without code of its own, got auto_map"),
         ("remote kernels", "expected a model without code of its own, got _attn_implementation"),

@@ -479,7 +479,7 @@ def test_an_evaluator_that_hangs_and_its_children_end_with_the_process_that_star
     evaluator = (
         "import os, signal, subprocess, sys, time\n"
         "from palestra.runtime.signals import end_with_parent\n"
-        "end_with_parent(int(sys.argv[2]))\n"
+        "end_with_parent(int(sys.argv[1]))\n"
         "subprocess.Popen(['sleep', '600'])\n"
         "print('{\"num_over\": 1}', flush=True)\n"
         f"{hang}\n"

@@ -17,7 +17,7 @@ from palestra.algorithms.parts.actor_critic import POLICY, VALUE, HeadedNet
 from palestra.algorithms.parts.advantages import Experience
 from palestra.algorithms.parts.distributions import Distribution
 from palestra.algorithms.terms import total_loss
-from palestra.config import Config, ConfigError, UnreadConfig, cut, failure
+from palestra.config import Config, ConfigError, UnreadConfig, cut, running_own
 from palestra.config.validation import checked
 from palestra.games.policy import Memory
 from palestra.games.spaces import ActionSpace, Box, Space
@@ -282,13 +282,9 @@ def loss_of(config: Any) -> Any:
     """
     if isinstance(config, UnreadConfig):
         return None
-    try:
+    with running_own("loss.name", f"{config.name!r} fails"):
         loss = config.build()
         fault = _class_fault(loss)
-    except ConfigError:
-        raise
-    except Exception as error:
-        fault = f"fails: {failure(error)}"
     if fault is not None:
         raise ConfigError.at("loss.name", f"{config.name!r} {fault}")
     return loss
@@ -352,15 +348,11 @@ def try_loss(loss: Loss, config: Any, compute: Callable[[], Any], weights: Mappi
     gradient.
     """
     state = deepcopy(loss.state_dict())
-    try:
-        with torch.enable_grad(), seeded_global_state(0):
+    with running_own("loss.name", f"{config.name!r} fails"), torch.enable_grad(), seeded_global_state(0):
+        try:
             fault = _fault_of(compute(), weights)
-    except LossFault as error:
-        fault = str(error)
-    except ConfigError:
-        raise
-    except Exception as error:
-        fault = f"fails: {failure(error)}"
+        except LossFault as error:
+            fault = str(error)
     if fault is not None:
         raise ConfigError.at("loss.name", f"{config.name!r} {fault}")
     loss.load_state_dict(state)

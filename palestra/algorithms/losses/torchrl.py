@@ -14,7 +14,7 @@ from palestra.algorithms.losses.loss import ActionValues, AnyHead, Critic, Loss,
 from palestra.algorithms.losses.off_policy_loss import OffPolicyLoss, ReplayBatch
 from palestra.algorithms.parts.actor_critic import POLICY, VALUE, HeadedNet
 from palestra.algorithms.parts.estimators import OBJECTIVES, TorchRLConfig, torchrl_module
-from palestra.config import ConfigError, InBranch, below, failure
+from palestra.config import ConfigError, InBranch, below, running_own
 from palestra.config.errors import shown
 from palestra.games.spaces import Box, Discrete
 from palestra.nets.weights import move
@@ -48,13 +48,8 @@ class _ModuleLoss(Loss):
 
             self.modules, self.player = torchrl_modules, player
             networks = torchrl_modules.networks_of(net, self.heads, player)
-            try:
-                with seeded_global_state(0):
-                    self.module = self.make(networks)
-            except ConfigError:
-                raise
-            except Exception as error:
-                raise ConfigError.at("arguments", f"{self.config.name!r} cannot be made: {failure(error)}") from error
+            with running_own("arguments", f"{self.config.name!r} cannot be made"), seeded_global_state(0):
+                self.module = self.make(networks)
             if not isinstance(self.module, kind):
                 raise ConfigError.at("name", f"expected a LossModule of `make`, got {type(self.module).__name__}")
             self.begun = {name: b.cpu().clone() for name, b in self.module.named_buffers() if "_params." not in name}

@@ -18,7 +18,6 @@ from palestra.algorithms.parts.advantages import Sequences, generalized_advantag
 from palestra.config import (
     ByName,
     Config,
-    ConfigError,
     Discount,
     Fraction,
     LibraryClass,
@@ -26,7 +25,7 @@ from palestra.config import (
     PositiveFloat,
     UserConfig,
     below,
-    failure,
+    running_own,
 )
 
 OBJECTIVES = "torchrl.objectives"
@@ -266,10 +265,8 @@ class TorchRLEstimator(Estimator):
         with below("estimator"):
             cls, arguments = config.load(config.name), config.called_with()
             self.skips_rows = not arguments.get("average_gae", False)
-            try:
+            with running_own("arguments", f"{config.name!r} cannot be made"):
                 self.estimator: Any = cls(value_network=None, **arguments)
-            except Exception as error:
-                raise ConfigError.at("arguments", f"{config.name!r} cannot be made: {failure(error)}") from error
 
     def estimate(self, sequences: Sequences) -> tuple[Tensor, Tensor]:
         from tensordict import TensorDict

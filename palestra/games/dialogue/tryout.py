@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from palestra.config import ConfigError, ConfigErrorItem, UserConfig, below, cut, failure
+from palestra.config import ConfigError, ConfigErrorItem, UserConfig, below, cut, failure, running_own
 from palestra.config.validation import checked
 from palestra.games.dialogue.protocol import VERDICTS, Protocol, RewardsConfig, faults_of_names, faults_of_turns
 from palestra.games.dialogue.protocols import AnyProtocolConfig
@@ -28,17 +28,13 @@ NUM_DRAWS = 500  # of which the labels are looked at
 
 def make_protocol(config: Any) -> Protocol:
     """Make the protocol of a config. Raises ConfigError, with paths relative to it, for one that cannot be played."""
-    try:
+    with running_own("", f"{config.name!r} cannot be made"):
         protocol: Protocol = config.build()
         is_own = isinstance(config, UserConfig)
         faults = _told(protocol, _attribute_faults(protocol)) if is_own else []
         faults = faults or faults_of_names(protocol)
         faults = faults or (_told(protocol, _method_faults(protocol)) if is_own else [])
         faults = faults or list(faults_of_turns(protocol))
-    except ConfigError:
-        raise
-    except Exception as error:
-        faults = [f"{config.name!r} cannot be made: {failure(error)}"]
     ConfigError.require_none(ConfigErrorItem("", fault) for fault in faults)
     return protocol
 
@@ -60,12 +56,8 @@ def make_scenario(config: Any, protocol: Protocol, device: torch.device) -> Scen
     """
     if not isinstance(config, UserConfig):
         return config.build(protocol, device)
-    try:
+    with running_own("", f"{config.name!r} cannot be made"):
         scenario: Scenario = config.build(protocol, device)
-    except ConfigError:
-        raise
-    except Exception as error:
-        raise ConfigError.at("", f"{config.name!r} cannot be made: {failure(error)}") from error
     tryout = ScenarioTryOut(scenario, protocol)
     with restored_global_states(), torch.no_grad(), suppress(CannotGoOn):
         tryout.play()

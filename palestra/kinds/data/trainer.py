@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
-from palestra.config import ConfigError, below, cut, failure
+from palestra.config import ConfigError, below, cut, running_own
 from palestra.data.items import TensorItems, moved
 from palestra.data.loading import Batches, Dealt, Loader
 from palestra.data.own_loaders import LoaderConfig, OwnLoader
@@ -507,12 +507,9 @@ ONE_VALUE = "more than 1 value per channel"  # in what torch says of a batch tha
 
 def make_real(model: nn.Module, batch: Any) -> None:
     """Let a batch give lazy weights their sizes. Raises ConfigError if the model fails on it."""
-    try:
-        with torch.no_grad(), evaluation_mode([model]):
-            model(batch)
-    except Exception as error:
-        message = f"{type(model).__name__}, whose lazy weights get their sizes from a first item, fails on it"
-        raise ConfigError.at("model", f"{message}: {failure(error)}") from error
+    what = f"{type(model).__name__}, whose lazy weights get their sizes from a first item,"
+    with running_own("model", f"{what} fails on it"), torch.no_grad(), evaluation_mode([model]):
+        model(batch)
 
 
 def require_items_for_batch_norm(

@@ -3,8 +3,8 @@
 Training, evaluators, stored runs, `verify` and export all use this file.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -29,12 +29,10 @@ from palestra.players.player import Player
 from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.players.seated_models import SeatedModelConfig
 from palestra.players.torch_modules import TorchModuleConfig
-from palestra.run.checkpoints import CheckpointError
-from palestra.run.warm_starts import WarmStart
+from palestra.run.warm_starts import WarmStart, errors_at
 from palestra.runtime.limits import memory_needed
 from palestra.scaling.replica import Replica
-from palestra.storage.disk import Folder, RunFolderError
-from palestra.storage.stored_files import NOT_OURS
+from palestra.storage.disk import Folder
 
 
 @dataclass(frozen=True)
@@ -245,13 +243,5 @@ def hold_fixed(player: Player) -> None:
     player.optimizers, player.replay_buffer = {}, None
 
 
-@contextmanager
-def _errors_at(path: str, config: FromRunConfig, role: str) -> Iterator[None]:
-    """A context that turns errors about a player of another run into a ConfigError at this path of the config."""
-    try:
-        yield
-    except (RunFolderError, CheckpointError, ConfigError) as error:
-        raise ConfigError.at(path, str(error)) from error
-    except NOT_OURS as error:  # torch raises RuntimeError if shapes differ
-        message = f"expected a player that fits the role {role!r}, got {config.player!r} of {config.from_run}: {error}"
-        raise ConfigError.at(path, message) from error
+def _errors_at(path: str, config: FromRunConfig, role: str) -> AbstractContextManager[None]:
+    return errors_at(path, f"a player that fits the role {role!r}", f"{config.player!r} of {config.from_run}")

@@ -183,19 +183,21 @@ class StoredGames(Stored):
 
         pairing: role -> player; the roles that are left out keep the run's players. game: the keys in which it differs
         from the run's, or a whole other one with its `name`; None: the run's. num_games, max_rounds: None: those of the
-        run's first evaluation (`final_num_games`). seed: determines the starts; None: the run's. Raises ConfigError for
-        players that do not fit, EvaluationFailed if an environment fails.
+        run's first evaluation (`final_num_games`), or 1000 where it has none. seed: determines the starts; None: the
+        run's. Raises ConfigError for players that do not fit, EvaluationFailed if an environment fails.
         """
         run = self.config
         first = next((each for each in run.evaluations if isinstance(each, EvaluationConfig)), None)
+        usual = ASKED_OF_GAMES if first is None else first.model_dump()
+        num = usual["final_num_games"] if num_games is None else num_games
         if game is not None and "name" not in game:
             game = run.game.model_dump() | dict(game)
         data = {
             **ASKED_OF_GAMES,
             "name": "play",
-            "num_games": num_games or (first and first.final_num_games),
-            "final_num_games": num_games or (first and first.final_num_games),
-            "max_rounds": max_rounds or (first and first.max_rounds),
+            "num_games": num,
+            "final_num_games": num,
+            "max_rounds": usual["max_rounds"] if max_rounds is None else max_rounds,
             "seed": seed,
             "game": game,
             "pairings": [run.roles | dict(pairing)],

@@ -5,7 +5,7 @@ roll-outs that they ask for, and records their metrics. palestra.training.traini
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import chain
 from typing import Any, ClassVar
@@ -266,14 +266,8 @@ class Trainer(Training):
         How long actors may take, and how often, is limited by itself.
         """
         link = self.replica.link
-        with self.run.time_log.during("waiting"):
-            if link is not None:
-                link.is_busy = True
-            try:
-                yield self.progress.show
-            finally:
-                if link is not None:
-                    link.is_busy = False
+        with self.run.time_log.during("waiting"), nullcontext() if link is None else link.busy():
+            yield self.progress.show
 
     def _count_ahead(self) -> int:
         """Return how many roll-outs may be asked for beyond the next one: none across a change of who learns.

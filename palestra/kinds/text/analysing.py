@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -24,6 +24,7 @@ from palestra.config import (
     cut,
     failure,
     list_of_overrides,
+    running_own,
 )
 from palestra.config.files import values_of
 from palestra.config.places import Place
@@ -174,13 +175,9 @@ def judge(folder: RunFolder, run: TextConfig, config: Any, wanted: Wanted, anew:
 
 def _made(config: Any, run: TextConfig) -> Analysis:
     protocol = run.game.protocol.build()
-    with _naming_keys():
-        try:
-            made: Analysis = config.build(protocol)
-        except Exception as error:
-            if isinstance(error, ConfigError) or not isinstance(config, UserConfig):
-                raise
-            raise ConfigError.at("NAME", f"{config.name!r} cannot be made: {failure(error)}") from error
+    is_own = isinstance(config, UserConfig)
+    with _naming_keys(), running_own("NAME", f"{config.name!r} cannot be made") if is_own else nullcontext():
+        made: Analysis = config.build(protocol)
     return made
 
 

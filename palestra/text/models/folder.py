@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,7 @@ def check_folder(path: Path) -> None:
     """Raise ConfigError, at the key `path`, for a folder that holds no model, or one that would run code of its own."""
     if not path.is_dir():
         raise at_path(f"expected a folder with a model, got {str(path)!r}, which is none")
-    names = Folder(path).names()
-    _require_plain(Folder(path), names)
+    names = _plain_files(Folder(path))
     if ADAPTER_CONFIG in names:
         remedy = "merge it into its model first (peft: merge_and_unload, save_pretrained)"
         raise at_path(f"expected a whole model in {str(path)!r}, got an adapter ({ADAPTER_CONFIG}); {remedy}")
@@ -55,18 +54,22 @@ def check_folder(path: Path) -> None:
             raise at_path(f"{told}, got {value:,}")
 
 
-def _require_plain(folder: Folder, names: Sequence[str]) -> None:
-    """Raise ConfigError for what transformers might read, but a stranger's pipe, device, link or huge file is."""
-    for name in names:
-        kind = folder.kind(name)
+def _plain_files(folder: Folder) -> list[str]:
+    """Return the names of the files of a folder.
+
+    Raises ConfigError for what transformers might read, but a stranger's pipe, device, link or huge file is.
+    """
+    kinds = folder.kinds()
+    for name, kind in kinds.items():
         if kind == "folder" and name == CHAT_TEMPLATES:
-            _require_plain(folder.below(name), folder.below(name).names())
+            _plain_files(folder.below(name))
         if kind in ("link", "other"):
             remedy = "; copy the model with what its links lead to (cp -RL)" if kind == "link" else ""
             raise at_path(f"expected plain files in {str(folder.path)!r}, got {name}, which is {WORDS[kind]}{remedy}")
         most = MAX_BYTES if name.startswith(LONG) else MAX_CONFIG_BYTES
         if kind == "file" and name.endswith(READ) and (size := (folder.path / name).stat().st_size) > most:
             raise at_path(f"expected at most {most:,} bytes in {str(folder.path / name)!r}, got {size:,}")
+    return [name for name, kind in kinds.items() if kind == "file"]
 
 
 def _num_tensors(path: Path) -> int:

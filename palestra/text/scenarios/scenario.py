@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from palestra.config import ConfigError, ConfigErrorItem, UserConfig, cut, failure
+from palestra.config import ConfigError, ConfigErrorItem, UserConfig, cut, failure, running_own
 from palestra.data.table import HALF
 from palestra.games.dialogue.protocol import DECISIONS, VERDICTS, Protocol
 from palestra.randomness import base_key, global_states, restored_global_states, world_keys
@@ -74,12 +74,8 @@ def make_text_scenario(config: Any, protocol: Protocol) -> TextScenario:
     """
     if not isinstance(config, UserConfig):
         return config.build(protocol)
-    try:
+    with running_own("", f"{config.name!r} cannot be made"):
         scenario = config.build(protocol)
-    except ConfigError:
-        raise
-    except Exception as error:
-        raise ConfigError.at("", f"{config.name!r} cannot be made: {failure(error)}") from error
     with restored_global_states():
         found: dict[str, str] = {}
         try:

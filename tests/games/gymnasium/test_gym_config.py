@@ -13,12 +13,13 @@ import pytest
 from config_mutations import assert_every_mutation_is_told
 from gymnasium.envs.registration import load_env_creator
 
-from palestra.config import ConfigError, check, find_defaults, find_undescribed
+from palestra.config import ConfigError, check
 from palestra.games.gymnasium import GymnasiumConfig, GymnasiumGame
 from palestra.games.gymnasium.arguments import VECTOR_ENVIRONMENTS, known_arguments, passed_arguments
 from palestra.games.gymnasium.environments import make_environment
 from palestra.games.gymnasium.known_spaces import SPACES
 from palestra.games.gymnasium.wrappers import WrapperConfig
+from tests.complete_models import find_defaults, find_undescribed
 from tests.forked import run as run_forked
 from tests.games.gym_worlds import CPU, cart_pole, gym_data
 

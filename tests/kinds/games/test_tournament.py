@@ -17,12 +17,13 @@ from resuming import fit
 from typer.testing import CliRunner, Result
 
 from palestra.cli import app
-from palestra.config import find_defaults, find_undescribed, load_yaml
+from palestra.config import ConfigError, load_yaml
 from palestra.kinds.games.tournament import Tournament, TournamentConfig, read_tournament
 from palestra.report.page import write_report
 from palestra.run.shipped import shipped_tournaments
 from palestra.storage.run_folder import RunFolder
 from palestra.training.stored_training import StoredRun
+from tests.complete_models import find_defaults, find_undescribed
 from tests.games.gym_worlds import cart_pole
 from tests.sweeps.made_runs import tree
 
@@ -149,6 +150,18 @@ def test_players_of_runs_play_as_in_their_own_runs(write: Write, make_config: Ma
         stored.load(checkpoint)
         own = stored.play({"agent": "random"}, num_games=30, seed=3, max_rounds=20)
         assert (pair["scores"]["rho"], pair["actions"]) == (own.scores["rho"].value, own.record["actions"])
+
+
+def test_as_many_games_are_played_as_are_asked_for(make_config: MakeConfig, tmp_path: Path) -> None:
+    """Also of a run without evaluations: then as many as `palestra evaluate` plays there; and never 0."""
+    fit(tmp_path / "run", make_config({"evaluations": [], "best": None}))
+    stored = StoredRun.open(tmp_path / "run")
+    stored.load("latest")
+    assert stored.play({"host": "zeillinger", "agent": "random"}).num_games > 900  # without those over at their start
+    assert stored.play({"host": "zeillinger", "agent": "random"}, num_games=20, max_rounds=3).lengths["max"] <= 3
+    for asked in ({"num_games": 0}, {"max_rounds": 0}):
+        with pytest.raises(ConfigError, match=f"^{next(iter(asked))}: expected an integer >= 1, got 0"):
+            stored.play({}, **asked)
 
 
 def test_players_of_ones_own_meet_ours(write: Write, tmp_path: Path) -> None:

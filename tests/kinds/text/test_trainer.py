@@ -13,7 +13,7 @@ from config_mutations import assert_every_mutation_is_told
 from resuming import records
 
 from palestra import make_trainer
-from palestra.config import ConfigError, check, find_defaults, find_undescribed
+from palestra.config import ConfigError, check
 from palestra.kinds.text.config import TextConfig
 from palestra.kinds.text.evaluations import TextEvaluations
 from palestra.kinds.text.trainer import TextTrainer
@@ -21,6 +21,7 @@ from palestra.run.kinds import read_config
 from palestra.text.rollouts import Rollouts
 from palestra.text.waves import Waves
 from palestra.training.checks import TrainingFailed
+from tests.complete_models import find_defaults, find_undescribed
 from tests.text.games import text_config
 from tests.text.rows import JOB
 
