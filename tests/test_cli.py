@@ -108,6 +108,13 @@ def test_a_folder_that_exists_is_refused(file: Path) -> None:
     assert list(Path("there").iterdir()) == []
 
 
+def test_an_encoding_of_the_machine_changes_no_file_that_is_read(in_tmp_path: Path) -> None:
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [*PALESTRA, "check", "ppo-cartpole"]
+    result = subprocess.run(command, env=os.environ | ascii_only, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+
+
 def test_what_a_kill_has_left_of_a_beginning_is_no_run_yet(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for folder in ("checkpoints", "evaluations"):
         (Path("there") / folder).mkdir(parents=True)
