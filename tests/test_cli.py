@@ -7,6 +7,7 @@ palestra.commands.train.
 """
 
 import contextlib
+import errno
 import importlib.metadata
 import json
 import os
@@ -29,7 +30,10 @@ from palestra.cli import app
 from palestra.commands.list import catalogue
 from palestra.config import load_yaml
 from palestra.players import SCRIPTED
+from palestra.storage.disk import Folder
+from palestra.storage.lock import Lock, is_held
 from palestra.storage.records_file import read_records
+from palestra.storage.run_folder import RunFolder
 from tests.forked import run as run_forked
 
 MakeConfig = Callable[..., dict[str, Any]]
@@ -102,6 +106,48 @@ def test_a_folder_that_exists_is_refused(file: Path) -> None:
     result = palestra("train", "tiny.yml", "--run", "there", code=2)
     assert result.stderr == ("there exists already; a new run needs a folder that does not exist\n")
     assert list(Path("there").iterdir()) == []
+
+
+def test_an_encoding_of_the_machine_changes_no_file_that_is_read(in_tmp_path: Path) -> None:
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [*PALESTRA, "check", "ppo-cartpole"]
+    result = subprocess.run(command, env=os.environ | ascii_only, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+
+
+def test_what_a_kill_has_left_of_a_beginning_is_no_run_yet(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("checkpoints", "evaluations"):
+        (Path("there") / folder).mkdir(parents=True)
+    Path("there/.config.yml.7.tmp").write_text("see")
+    lock = Lock.take(Folder(Path("there")), "lock")
+    assert lock is not None
+    palestra("train", "tiny.yml", "--run", "there", code=2)  # it begins in another process
+    lock.free()
+    (Path("there") / "mine").touch()
+    palestra("train", "tiny.yml", "--run", "there", code=2)
+    assert Path("there/.config.yml.7.tmp").exists()
+    Path("there/mine").unlink()
+    is_locked, write_facts = [], RunFolder.write_facts
+
+    def look(folder: RunFolder, facts: Any) -> None:
+        is_locked.append(is_held(folder.root, "lock"))
+        write_facts(folder, facts)
+
+    monkeypatch.setattr(RunFolder, "write_facts", look)
+    palestra("train", "tiny.yml", "--run", "there", "--quiet")
+    assert is_locked == [True]  # or another process would take the beginning for what a kill has left
+    assert read_records(Path("there/records.jsonl"))[-1]["opt_steps"] == 24
+    assert not Path("there/.config.yml.7.tmp").exists()
+
+
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EDQUOT])
+def test_a_disk_that_is_gone_is_one_line(number: int, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
+        raise OSError(number, os.strerror(number), "there")
+
+    monkeypatch.setattr(RunFolder, "open", refuse)
+    told = palestra("table", "there", code=1).stderr
+    assert told == f"the disk refuses: [Errno {number}] {os.strerror(number)}: 'there'\n"
 
 
 @pytest.mark.parametrize(("given", "seeds"), [("0..1", [0, 1]), ("3,5", [3, 5])])

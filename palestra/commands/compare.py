@@ -28,7 +28,7 @@ def compare(
     """Compare runs: scores, as means of those that differ in seed alone; keys that differ; who is likely better."""
     with one_line_errors():
         from palestra.report.comparison import as_data, compare_groups, render_comparison, to_csv
-        from palestra.report.groups import group_runs
+        from palestra.report.groups import group_runs, repeated_seeds
         from palestra.report.reading import play_afresh, read_moments
         from palestra.run.fetching import local_folders
         from palestra.storage.disk import write_file
@@ -41,7 +41,10 @@ def compare(
             for line in dict.fromkeys(fault for run, _ in moments for fault in run.faults):
                 errors.print(line)
             found = [run for run, _ in moments] if games is None else play_afresh(moments, games, errors.print)
-        comparison = compare_groups(group_runs(found))
+        groups = group_runs(found)
+        for line in repeated_seeds(groups):
+            errors.print(line)
+        comparison = compare_groups(groups)
         render_comparison(console, comparison, iqm)
         if json is not None:
             write_file(json, to_json(plain(as_data(comparison, dict(zip(folders, named, strict=True))))))

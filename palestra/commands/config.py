@@ -32,7 +32,7 @@ def config(
 
     if not words and (shipped := shipped_configs().get(name)) is not None:
         with one_line_errors_of_reading():
-            print(shipped.read_text(), end="")  # which is complete, with its comments
+            print(shipped.read_text("utf-8"), end="")  # which is complete, with its comments
         return
     with one_line_errors():
         from palestra.config import checking

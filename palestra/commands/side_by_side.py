@@ -126,7 +126,7 @@ def _held(work: SeedRuns[SeedRun]) -> Iterator[None]:
         raise RunFolderError(in_use(folder))
     with lock:
         _require_ours(work)  # as the process left it that was faster
-        work.has_base()
+        work.difference()  # writes BASE
         yield
 
 
@@ -135,9 +135,12 @@ def _require_ours(work: SeedRuns[SeedRun]) -> None:
 
     A folder is also ours if a process was killed before it had written the config there.
     """
-    is_new = work.folder.kind(BASE) is None and all(written_name(name) in (LOCK, BASE) for name in work.folder.names())
-    if not (is_new or (work.folder.kind(BASE) is not None and work.has_base())):
-        raise RunFolderError(f"{work.folder.path} exists already, and does not hold runs of this config")
+    other = f"{work.folder.path} exists already, and does not hold runs of this config"
+    if work.folder.kind(BASE) is None:
+        if not all(written_name(name) in (LOCK, BASE) for name in work.folder.names()):
+            raise RunFolderError(other)
+    elif (difference := work.difference()) is not None:
+        raise RunFolderError(f"{other}: expected the one in which {difference}")
 
 
 def _evaluations(run: Path, shown: Console) -> list[Evaluation]:

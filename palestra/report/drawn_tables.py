@@ -6,7 +6,7 @@ Learning tables show scores by environment and algorithm, cross-tables who meets
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -20,7 +20,7 @@ from palestra.config import ConfigError
 from palestra.recording.results import UNKNOWN, Seat, label, printable, score_text
 from palestra.report.comparison import compare_groups
 from palestra.report.evaluation_tables import counted_in_runs, ends_of_colours, evaluation_names
-from palestra.report.groups import Group, group_runs, mean_score, standings_of
+from palestra.report.groups import Group, group_runs, mean_score, repeated_seeds, standings_of
 from palestra.report.plots import STYLE, Plot, Series, check_format, figure_title, saved
 from palestra.report.reading import Evaluated, RunData, read_moments, read_runs
 from palestra.run.tables import chosen_names
@@ -56,10 +56,9 @@ def plot_tables(
     """
     check_format(file_format)
     runs = [run for run, _ in read_moments(paths, checkpoint)]
-    for run in runs:
-        for fault in run.faults:
-            tell(fault)
     groups = group_runs(runs)
+    for line in (*chain.from_iterable(run.faults for run in runs), *repeated_seeds(groups)):
+        tell(line)
     series = [Series(group, "opt_steps", tell) for group in groups]
     with matplotlib.rc_context({**STYLE, "savefig.bbox": "tight"}):
         if kind == "learning-table":

@@ -3,7 +3,8 @@
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -77,6 +78,15 @@ def group_runs(runs: Sequence[RunData]) -> list[Group]:
     if len({group.label for group in groups}) == len(groups):
         return groups
     return [Group(_distinct_name(group, groups), group.runs) for group in groups]
+
+
+def repeated_seeds(groups: Iterable[Group]) -> Iterator[str]:
+    """Yield a warning for each group in which several runs have one seed, as a run and its copy."""
+    for group in groups:
+        seeds = Counter(str(run.seed) for run in group.runs)
+        if twice := ", ".join(sorted(seed for seed, num in seeds.items() if num > 1)):
+            dependent = "They are not independent, so intervals over runs are too narrow."
+            yield f"{group.label}: several runs have the seed {twice}. {dependent}"
 
 
 def experiment(run: RunData) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from palestra.config.rendering import inline_flow
 from palestra.recording.results import duration_text, label
 from palestra.report.blocks import Block, Cell, Code, Facts, Heading, Note, Section, Table, count, scored
 from palestra.report.evaluation_tables import pairing_text
-from palestra.report.groups import Group, experiment
+from palestra.report.groups import Group, experiment, repeated_seeds
 from palestra.report.reading import RunData
 from palestra.run.branching import tree_differences
 
@@ -73,14 +73,7 @@ def warnings(groups: Sequence[Group]) -> list[Note]:
         for run in runs
         for line in _warnings_of(run)
     ]
-    for group in groups:
-        seeds = Counter(_text(run.seed) for run in group.runs)
-        if twice := sorted(seed for seed, num in seeds.items() if num > 1):
-            lines.append(
-                f"{group.label}: several runs have the seed {', '.join(twice)}. They are not independent, so intervals "
-                "over runs are too narrow."
-            )
-    return [Note(line, is_warning=True) for line in lines]
+    return [Note(line, is_warning=True) for line in (*lines, *repeated_seeds(groups))]
 
 
 def _warnings_of(run: RunData) -> Iterator[str]:

@@ -27,6 +27,7 @@ from palestra.report.groups import (
     axis_of,
     common_counters,
     group_runs,
+    repeated_seeds,
     reported_score,
 )
 from palestra.report.reading import read_runs
@@ -131,9 +132,10 @@ def plot_runs(
     x = x or axis_of(runs)
     if x not in (known := common_counters(runs)):
         raise ConfigError.at("--x", f"expected one of {', '.join(known)}, got {x!r}")
-    for fault in chain.from_iterable(run.faults for run in runs):
-        tell(fault)
-    all_series = [Series(group, x, tell) for group in group_runs(runs)]
+    groups = group_runs(runs)
+    for line in (*chain.from_iterable(run.faults for run in runs), *repeated_seeds(groups)):
+        tell(line)
+    all_series = [Series(group, x, tell) for group in groups]
     panels = [
         (game, name)
         for game in dict.fromkeys(series.game for series in all_series)

@@ -5,7 +5,7 @@ import sys
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +23,7 @@ from palestra.recording.results import Progress, Stage, Task
 from palestra.recording.summary import render_summary
 from palestra.run.base import BaseRunConfig
 from palestra.run.branching import Reached, begins_anew, extend
+from palestra.run.copies import files_of_copies
 from palestra.run.records import RunRecords
 from palestra.run.warm_starts import Beginning
 from palestra.runtime.console import VisibleConsole, visible
@@ -202,9 +203,10 @@ class Run:
             if self.config.output.mirror is not None:
                 self.config.output.mirror.require_backend()  # before there is a folder
             if not isinstance(self.place, RunFolder):
-                self.place = default_folder(self.place, self.name)
-            begin(self.place)  # first: a folder with a config and run.json is a run
-            self._write_config(self.place)
+                self.place = default_folder(self.place, self.name, files_of_copies(self.config.copied()))
+            with self.place.lock():  # so that no other process takes what is there for what a kill has left
+                begin(self.place)  # first: a folder with a config and run.json is a run
+                self._write_config(self.place)
         self.is_begun = True
 
     def _write_config(self, folder: RunFolder) -> None:
@@ -324,12 +326,12 @@ class Run:
         return {what: way for what, way in found.items() if way is not None}
 
 
-def default_folder(run: str | Path | None, name: str) -> RunFolder:
+def default_folder(run: str | Path | None, name: str, copies: Collection[str] | None = None) -> RunFolder:
     """A new folder at `run` or, if that is None, runs/<name>-<n> in the working directory.
 
-    Raises RunFolderError if it exists.
+    Raises RunFolderError if it exists. copies: as in `RunFolder.create_at`.
     """
-    return RunFolder.create(Path("runs"), name) if run is None else RunFolder.create_at(Path(run))
+    return RunFolder.create(Path("runs"), name) if run is None else RunFolder.create_at(Path(run), copies)
 
 
 class Standing(NamedTuple):

@@ -110,7 +110,7 @@ def machine() -> dict[str, str | int | None]:
 def _processor_model() -> str:
     cpuinfo = ""
     with suppress(OSError):
-        cpuinfo = Path("/proc/cpuinfo").read_text()
+        cpuinfo = Path("/proc/cpuinfo").read_text("utf-8", "replace")
     match = re.search(r"^model name\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
     return match[1] if match else platform.processor() or platform.machine()
 

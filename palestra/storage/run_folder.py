@@ -197,10 +197,15 @@ class RunFolder:
                 n += 1
 
     @classmethod
-    def create_at(cls, path: Path) -> "RunFolder":
-        """Make the run's folder at `path`. Raises RunFolderError if anything is there already."""
+    def create_at(cls, path: Path, copies: Collection[str] | None = None) -> "RunFolder":
+        """Make the run's folder at `path`. Raises RunFolderError if anything is there already.
+
+        copies: the names of the files in `players/`; with them, what a kill has left of a run's beginning goes first.
+        """
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            if copies is not None:
+                cls(path)._remove_left(copies)
             return cls._make(path)
         except FileExistsError:
             way = cls(path).ways_on().to_resume()
@@ -311,6 +316,14 @@ class RunFolder:
                 folder.remove_empty()
         Folder(self.path.parent, self.path.name).remove_empty()
 
+    def _remove_left(self, copies: Collection[str]) -> None:
+        """Do as `remove_begun`, unless something else is there, nothing at all, or a process that begins the run."""
+        with suppress(OSError, RunFolderError):
+            self.require_begun_only(copies)  # first, because a lock is a file
+            if self.root.names():
+                with self.lock():
+                    self.remove_begun(copies)
+
     def _begun(self, copies: Collection[str]) -> Iterator[tuple[Folder, Collection[str]]]:
         """The folders that exist before there is a run, each with the names of its files; the outer one comes last."""
         for name in BEGUN_FOLDERS:
@@ -418,7 +431,7 @@ class RunFolder:
         try:
             with self.root.reading("lock") as file:
                 inode = os.fstat(file.descriptor).st_ino
-                holder = b"".join(file.pieces(20)).decode().strip()
+                holder = b"".join(file.pieces(20)).decode().partition(" ")[0]
             locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
         except (OSError, ValueError):
             return False

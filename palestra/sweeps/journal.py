@@ -62,7 +62,7 @@ class JournalFile(BaseJournalBackend):
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         """Add lines. Raises OSError, and RunFolderError if another process holds the file for too long."""
         with closing(self.folder.append(self.name)) as file:
-            if not lock_within(file, WAIT_S):
+            if not lock_within(file, self.path, WAIT_S):
                 raise RunFolderError(f"{self.path} has been locked by another process for {WAIT_S:g} s")
             if file.size != self._sound_size and (sound := _sound_size(file)) < file.size:
                 file.truncate(sound)

@@ -264,11 +264,11 @@ class SeedRuns(Generic[AnyRun]):
         self._text = render(config, type(config))
         self._data = load_yaml(self._text)
 
-    def has_base(self) -> bool:
-        """Write the file of the config if there is none; returns whether that which is there is of this config."""
+    def difference(self) -> str | None:
+        """Write the file of the config if there is none; returns how that which is there differs from this config."""
         if self.folder.kind(self.base.name) is None:
             self.folder.write(self.base.name, self._text.encode())
-        return bool(load_yaml(plain_path(self.folder, self.base.name)) == self._data)
+        return _difference(self._data, load_yaml(plain_path(self.folder, self.base.name)))
 
     def arguments(self, run: AnyRun) -> list[str]:
         """Return the arguments with which palestra begins a run, or goes on with it. Raises as `has_begun`."""
@@ -315,13 +315,17 @@ def has_begun(folder: Folder, name: str, config: BaseRunConfig, data: Mapping[st
     run.require_plain()
     has_config = run.root.kind(run.config.name) is not None
     found = load_yaml(plain_path(run.root, run.config.name)) if has_config else data
-    if changes := list(tree_differences(data, found)):
-        key, ours, theirs = changes[0]
-        raise RunFolderError(
-            f"{run.path}: expected the run in which {printable(key)} is {cut(repr(ours), 100)}, got one in which it is "
-            f"{cut(repr(theirs), 100)}; move that one away, and the run begins anew"
-        )
+    if (difference := _difference(data, found)) is not None:
+        message = f"{run.path}: expected the run in which {difference}; move that one away, and the run begins anew"
+        raise RunFolderError(message)
     if has_config and run.root.kind(run.run.name) is not None:
         return True
     run.remove_begun(files_of_copies(config.copied()))
     return False
+
+
+def _difference(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str | None:
+    """Say in which key two configs differ first; None if they do not."""
+    for key, mine, other in tree_differences(ours, theirs):
+        return f"{printable(key)} is {cut(repr(mine), 100)}, got one in which it is {cut(repr(other), 100)}"
+    return None

@@ -151,9 +151,9 @@ class OwnedTrial(SeedRuns[TrialRun]):
             for seed, path in paths.items()
         ]
         super().__init__(place, "config.yml", config, runs)
-        if not self.has_base():
-            message = "expected the config of the trial's point, got another: the study is not that of this folder"
-            raise ConfigError.at(str(self.base), message)
+        if (difference := self.difference()) is not None:
+            message = f"expected the config of the trial's point, in which {difference}"
+            raise ConfigError.at(str(self.base), f"{message}: the study is not that of this folder")
         self.failure: str | None = None
         self.pruned_at: int | None = None
         self._reported: set[int] = set()

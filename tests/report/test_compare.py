@@ -95,6 +95,16 @@ def test_output_and_execution_make_no_other_group(runs: list[Path], tmp_path: Pa
     assert len(compared([runs[0], other]).groups) == 1
 
 
+def test_a_run_and_its_copy_are_told(runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = "several runs have the seed 0. They are not independent, so intervals over runs are too narrow."
+    (tmp_path / "away").mkdir()
+    copied = shutil.copytree(runs[0], tmp_path / "away/seed-0")
+    for words in (["compare"], ["plot"], ["plot", "--kind", "learning-table"]):
+        assert told not in CliRunner().invoke(app, [*words, *map(str, runs)]).stderr
+        assert CliRunner().invoke(app, [*words, *map(str, runs), str(copied)]).stderr == f"gamma-0.95: {told}\n"
+
+
 def test_scores_are_means_of_the_last_records_with_t_intervals(runs: list[Path]) -> None:
     row = compared(runs).rows[1]
     assert (row.pairing, row.measure, row.is_high_good) == ("random vs agent*", "rho", False)

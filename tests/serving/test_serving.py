@@ -592,7 +592,7 @@ def test_a_server_that_was_killed_has_its_files_and_models_and_its_job_comes_to_
     running, waiting = begin_job(server, method=hyperparameters(slow)), begin_job(server, metadata={"waits": "1"})
     jobs = server.client.fine_tuning.jobs
     await_step(server, running.id, 0)
-    os.kill(int((Path(server.command[-2]) / "jobs" / running.id / "lock").read_text()), signal.SIGKILL)
+    os.kill(int((Path(server.command[-2]) / "jobs" / running.id / "lock").read_text().split()[0]), signal.SIGKILL)
     await_step(server, running.id, 1)
     before = [job.id for job in jobs.list(limit=100)]
     server.kill()

@@ -1,7 +1,11 @@
 """Locks between processes: one holds them, who waits names it, and looking changes nothing."""
 
+import errno
+import fcntl
 import logging
 import os
+import platform
+import re
 import threading
 import time
 from pathlib import Path
@@ -10,7 +14,7 @@ import pytest
 
 from palestra.storage import lock as lock_module
 from palestra.storage.disk import Folder, RefusedPathError
-from palestra.storage.lock import Lock, holder, in_use, is_held
+from palestra.storage.lock import Lock, holder, in_use, is_held, take_or_refuse
 
 
 def test_who_looks_at_a_lock_neither_makes_it_nor_takes_it(tmp_path: Path) -> None:
@@ -65,3 +69,22 @@ def test_a_link_or_a_pipe_is_no_lock(tmp_path: Path) -> None:
         with pytest.raises(RefusedPathError):
             is_held(Folder(tmp_path), name)
     assert (tmp_path / "mine").read_text() == "mine"
+
+
+def test_a_process_of_another_machine_is_named_with_its_machine(tmp_path: Path) -> None:
+    (tmp_path / "lock").write_text(f"4711 on {platform.node()}")
+    assert holder(Folder(tmp_path), "lock") == "4711"
+    (tmp_path / "lock").write_text("4711 on node-7.cluster")
+    assert in_use(Folder(tmp_path)) == f"{tmp_path} is in use by process 4711 on node-7.cluster; wait for it or stop it"
+
+
+def test_a_disk_that_has_no_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(descriptor: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    (tmp_path / "lock").touch()
+    monkeypatch.setattr(fcntl, "flock", flock)
+    expected = f"{tmp_path / 'lock'}: expected a file system on which files can be locked"
+    for use in (Lock.take, is_held, take_or_refuse):
+        with pytest.raises(RefusedPathError, match=rf"^{re.escape(expected)} \(flock\), got .* No locks available$"):
+            use(Folder(tmp_path), "lock")

@@ -124,7 +124,7 @@ def test_lines_of_several_processes_stay_whole(journal: JournalFile) -> None:
 def test_a_journal_that_is_locked_for_ever_is_named(journal: JournalFile, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_module, "WAIT_S", 0.1)
     holder = journal.folder.append(journal.name)
-    assert lock_within(holder, 0.0)
+    assert lock_within(holder, journal.path, 0.0)
     with pytest.raises(RunFolderError, match="has been locked by another process"):
         journal.append_logs([{"number": 2}])
     holder.close()

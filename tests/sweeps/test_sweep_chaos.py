@@ -81,7 +81,7 @@ def runs_of(folder: Path) -> Iterator[int]:
     """The processes that train."""
     for lock in folder.glob("trials/*/seed-*/lock"):
         with suppress(ValueError, OSError):
-            pid = int(lock.read_text())
+            pid = int(lock.read_text().partition(" ")[0])
             if str(folder).encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
                 yield pid
 

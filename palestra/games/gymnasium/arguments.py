@@ -128,7 +128,7 @@ def _gymnasium_arguments(env_id: str) -> dict[str, Argument] | None:
 def _read_signature(entry_point: str) -> dict[str, Argument]:
     """Read the arguments of a class of gymnasium from its source, because importing it may need an extra."""
     module, _, name = entry_point.partition(":")
-    source = Path(gymnasium.__file__).parents[1].joinpath(*module.split(".")).with_suffix(".py").read_text()
+    source = Path(gymnasium.__file__).parents[1].joinpath(*module.split(".")).with_suffix(".py").read_text("utf-8")
     (found,) = (node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == name)
     (init,) = (node for node in found.body if isinstance(node, ast.FunctionDef) and node.name == "__init__")
     usual = zip(init.args.args[1:], init.args.defaults, strict=True)
