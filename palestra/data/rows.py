@@ -66,16 +66,17 @@ class RowsDataConfig(DataConfig):
     def usual(cls, said: Mapping[str, Any], about: Any) -> dict[str, Any]:
         """Read what the file tells: the model sees all columns but the label.
 
-        Columns that lack values, and texts with many values, are left out. Raises ConfigError if the file or the label
-        must be given first.
+        Columns that lack values, and texts with many values, are left out; if all are such, none is, so that their
+        faults are told. Raises ConfigError if the file or the label must be given first.
         """
         held_out = {"name": "fraction", "fraction": 0.2, "seed": 0}
         told: dict[str, Any] = {"label_kind": "class", "held_out": held_out, "part": "train", "standardize": True}
         told |= {"num_items": None, **said}
         file = told_file(told, "data.train")
         aside = {told["label"], *(value for key, value in dict(told["held_out"] or {}).items() if key == "column")}
-        shown = {name: column for name in file.names if name not in aside and (column := suggested(file, name))}
-        told.setdefault("sees", [*shown])
+        columns = [name for name in file.names if name not in aside]
+        shown = {name: column for name in columns if (column := suggested(file, name))}
+        told.setdefault("sees", [*shown] or columns)
         for key, kind in (("categorical", "texts"), ("images", "images")):
             told.setdefault(key, [name for name in told["sees"] if shown.get(name) == kind])
         return told

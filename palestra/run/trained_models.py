@@ -20,6 +20,7 @@ from palestra.run.changes import changed_stored_config
 from palestra.run.checkpoints import Checkpoints
 from palestra.run.copies import Copy, stored_spaces
 from palestra.run.shipped import find_run
+from palestra.runtime.device import require_stock_torch
 from palestra.runtime.scores import SEAT
 from palestra.storage.disk import RunFolderError
 from palestra.storage.run_folder import RunFolder
@@ -93,8 +94,10 @@ class TrainedModel:
     def build(self, device: torch.device, weights: Weights = "latest") -> Model:
         """Make the model, held fixed and in evaluation mode.
 
-        Raises ConfigError for averages that there are not, RunFolderError if its class has changed.
+        Raises ConfigError for averages that there are not, and where torch has another default dtype or device,
+        RunFolderError if its class has changed.
         """
+        require_stock_torch(trains=False)
         if weights not in ("latest", "averaged"):
             raise ConfigError.at("weights", f"expected latest or averaged, got {weights!r}")
         if weights == "averaged" and self.config.learning.ema is None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from numbers import Real
 from typing import Annotated, Any, ClassVar, Self
 
 import torch
@@ -237,11 +238,9 @@ def _fault(example: Any, loss: str) -> str | None:
         or not isinstance(example.worse, DecisionRow | None)
     ):
         return f"Examples of decisions, got {cut(repr(example))}"
-    if not math.isfinite(example.weight) or (loss != "policy_gradient" and example.weight <= 0):
-        is_any = loss == "policy_gradient"
-        return (
-            f"{'a finite weight' if is_any else f'a positive weight, because the loss is {loss}'}, got {example.weight}"
-        )
+    weight, is_any = example.weight, loss == "policy_gradient"
+    if not (isinstance(weight, Real) and math.isfinite(weight)) or (not is_any and weight <= 0):
+        return f"{'a finite weight' if is_any else f'a positive weight, because the loss is {loss}'}, got {weight!r}"
     if example.row.stop == "scripted":
         return f"decisions of a model, got one of the scripted {example.row.player!r}"
     if example.answer is not None and loss != "supervised":

@@ -1,6 +1,7 @@
 """The decisions of finished dialogues: rows, which lie in a Parquet file for each epoch, transcripts, and scores."""
 
 import io
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -240,6 +241,8 @@ def _num_played(rows: Sequence[DecisionRow]) -> int:
             expected = "expected each node once, after its parent, which ends a round, with 0 or 1 as label and verdict"
             where = f"question {row.question}, roll-out {row.rollout}, node {row.node}, parent {row.parent}"
             raise ValueError(f"{expected}, got {where}, label {row.label}, verdict {row.verdict}")
+        if not all(map(math.isfinite, (row.reward, *(row.returns or {}).values()))):
+            raise ValueError(f"expected finite rewards, got {row.reward} of {row.role} and the returns {row.returns}")
         before = row.node
         if row.node in ends:
             lengths[row.node] = lengths[row.parent] + len(rounds.get(row.node, ()))

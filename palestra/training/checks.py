@@ -1,5 +1,6 @@
 """Checks what training needs in order to go on: finite losses and parameters, and folders that can be written to."""
 
+import multiprocessing
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from typing import Any, Protocol
 from palestra.buffers.memory import NoRoom
 from palestra.callbacks import Callback
 from palestra.config import ConfigError, ConfigErrorItem, Failed, PartError
+from palestra.config.errors import nearest, nearest_hint
 from palestra.run.base import BaseRunConfig
 from palestra.run.run import Run
 from palestra.run.run_checkpoints import RunCheckpoints
@@ -16,6 +18,7 @@ from palestra.scaling.replica import Replica
 from palestra.storage.manifest import numbers_in
 from palestra.storage.run_folder import RunFolder, write_traceback
 
+HOOKS = ("before_", "after_")  # with which the names of all hooks begin
 MOST_IDLE_EPOCHS = 1000  # epochs in which nothing is counted, before a run is told that none would end it
 
 
@@ -136,12 +139,31 @@ def check_scratch_folders(config: BaseRunConfig) -> None:
     )
 
 
+def require_hooks(part: object, key: str) -> None:
+    """Raise ConfigError for a method of the user's own that is named like a hook, and that nothing calls."""
+    ours = next(each for each in type(part).__mro__ if each.__module__.startswith("palestra."))
+    hooks = [name for name in dir(ours) if name.startswith(HOOKS)]
+    own = [name for name in dir(type(part)) if not (hasattr(ours, name) or name.startswith("_"))]
+    for name in own:
+        if callable(getattr(part, name)) and (name.startswith(HOOKS) or nearest(name, hooks, 0.8)):
+            expected = f"expected hooks ({', '.join(hooks)}) and other names that do not look like one"
+            got = f"{name!r} of {type(part).__name__}, which nothing calls"
+            raise ConfigError.at(key, f"{expected}, got {got}{nearest_hint(name, hooks)}")
+
+
 def check_ready(training: Any) -> None:
-    """Raise ConfigError for a folder in which nothing can be written, and for a callback that does not fit the run."""
+    """Raise ConfigError for a folder in which nothing can be written, and for a callback that does not fit the run.
+
+    Raises RuntimeError in a worker that imports a script which trains at once.
+    """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise RuntimeError('expected fit() below `if __name__ == "__main__":`, because workers import the script, too')
+    require_hooks(training, "trainer")
     check_scratch_folders(training.config)
     if not training.run.resumed:
         check_checkpoint_folder(training.config)
     for callback in training.callbacks:
+        require_hooks(callback, "callbacks")
         try:
             callback.check(training)
         except PartError as error:

@@ -9,6 +9,7 @@ import pytest
 
 from palestra.callbacks import Callback
 from palestra.callbacks.training import AnyTraining, PlayingTraining
+from palestra.config import ConfigError
 from palestra.kinds.games.trainer import Trainer
 from palestra.players.player import Player
 from palestra.rollouts.transitions import Transitions
@@ -40,6 +41,65 @@ def test_the_trainer_is_such_a_training(make_config: MakeConfig) -> None:
     trainer = Trainer(make_config())
     for name in members(AnyTraining) | members(PlayingTraining):
         assert hasattr(trainer, name)
+
+
+class Misspelt(Callback):
+    """Has hooks that nothing would call."""
+
+    def after_stp(self, training: Any, player: Any, metrics: Any) -> None: ...
+
+
+class CamelCase(Callback):
+    """Has the hook of another library."""
+
+    def beforeEpoch(self, training: Any) -> None: ...  # noqa: N802
+
+
+class OwnHook(Callback):
+    """Has a hook that there is not."""
+
+    def before_lunch(self, training: Any) -> None: ...
+
+
+class MisspeltTrainer(Trainer):
+    """A trainer with such a hook."""
+
+    def after_epoc(self) -> None: ...
+
+
+class Helping(Callback):
+    """Has other methods than hooks, and an attribute with the name of one."""
+
+    after_steps = 3
+
+    def step(self) -> None: ...
+
+    def _after_stp(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("callback", "told"),
+    [
+        (Misspelt, "'after_stp' of Misspelt, which nothing calls; did you mean 'after_step'?"),
+        (CamelCase, "'beforeEpoch' of CamelCase, which nothing calls; did you mean 'before_epoch'?"),
+        (OwnHook, "'before_lunch' of OwnHook, which nothing calls"),
+    ],
+)
+def test_a_method_that_looks_like_a_hook_and_is_none_is_refused(
+    callback: type[Callback], told: str, make_config: MakeConfig, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=rf"^callbacks: expected hooks \(after_epoch, .*, got {re.escape(told)}"):
+        Trainer(make_config(), run=tmp_path / "run", callbacks=[callback(None)]).fit()
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_hook_of_a_trainer_that_is_misspelt_is_refused_too(make_config: MakeConfig, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^trainer: .*'after_epoc' of MisspeltTrainer.*'after_epoch'\?$"):
+        MisspeltTrainer(make_config(), run=tmp_path / "run").fit()
+
+
+def test_a_callback_may_have_other_methods(make_config: MakeConfig) -> None:
+    Trainer(make_config(), callbacks=[Helping(None)]).require_ready()
 
 
 class Looking(Callback):

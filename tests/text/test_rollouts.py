@@ -1,4 +1,5 @@
 import io
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -97,6 +98,11 @@ FORGED: dict[str, tuple[Callable[[], bytes], str]] = {
     "a node twice": (lambda: forged({}, {}), TREE),
     "another verdict": (lambda: forged({"verdict": 5}), f"{TREE}.* verdict 5"),
     "another label": (lambda: forged({"label": -3}), f"{TREE}.* label -3"),
+    "a reward that is no number": (lambda: forged({"reward": math.nan}), "expected finite rewards, got nan of "),
+    "returns that are no numbers": (
+        lambda: forged({"returns": {"verifier": math.inf}}),
+        "expected finite rewards, got ",
+    ),
     "returns of others": (lambda: forged({"returns": {"x": 1.0}}), TREE),
     "a tree whose dialogues are far longer than it is": (
         lambda: forged(*({"node": node, "parent": node - 1 if node else None, **ENDS} for node in range(2000))),

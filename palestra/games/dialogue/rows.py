@@ -62,18 +62,19 @@ class RowsConfig(Config):
     def usual(cls, said: Mapping[str, Any], protocol: Protocol | None) -> dict[str, Any]:
         """Read what the file tells: provers see all columns, verifiers none unless they are alone.
 
-        Columns that lack values, and texts with many values, are left out. Raises ConfigError if the file or the label
-        must be given first.
+        Columns that lack values, and texts with many values, are left out; if all are such, none is, so that their
+        faults are told. Raises ConfigError if the file or the label must be given first.
         """
         held_out = {"name": "fraction", "fraction": 0.2, "seed": 0}
         told: dict[str, Any] = {"num_tokens": 8, "held_out": held_out, "balanced": True, "standardize": True, **said}
         file = told_file(told, "game.scenario")
         aside = {told["label"], *(value for key, value in dict(told["held_out"]).items() if key == "column")}
-        shown = {name: column for name in file.names if name not in aside and (column := suggested(file, name))}
+        columns = [name for name in file.names if name not in aside]
+        shown = {name: column for name in columns if (column := suggested(file, name))}
         if protocol is None:  # keys of it are missing, which is told later
             return told
-        told.setdefault("sees", first_sees(protocol, [*shown]))
-        seen = {name for columns in told["sees"].values() for name in columns}
+        told.setdefault("sees", first_sees(protocol, [*shown] or columns))
+        seen = {name for names in told["sees"].values() for name in names}
         for key, wanted in (("categorical", "texts"), ("images", "images")):
             told.setdefault(key, [name for name, kind in shown.items() if kind == wanted and name in seen])
         return told

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from numbers import Real
 from typing import Any
 
 import torch
@@ -262,12 +263,18 @@ class TextTrainer(Training):
             found = getattr(self, method)(*arguments)
             if not isinstance(found, Rollouts):
                 raise AlgorithmFailed(f"{type(self).__name__}.{method}: expected Rollouts, got {cut(repr(found))}")
+            if getattr(type(self), method) is not getattr(TextTrainer, method):
+                Rollouts.from_parquet(found.to_parquet())  # raises for what no file of a run may hold
             return found
 
     def _sample(self) -> None:
         rollouts = self.rollouts_of("sample")
         with self._telling("statistics"):
-            self.statistics_of_epoch = self.last_statistics = self.statistics(rollouts)
+            found = self.statistics_of_epoch = self.last_statistics = self.statistics(rollouts)
+            for each in found.items() if isinstance(found, dict) else [found]:
+                if not (isinstance(each, tuple) and isinstance(each[1], Real)):
+                    expected = "expected a dict with a number for each name"
+                    raise AlgorithmFailed(f"{type(self).__name__}.statistics: {expected}, got {cut(repr(each))}")
         self.files.write(str(self.epochs), rollouts, rollouts.to_parquet())
         if any(player.algorithm.all_epochs for player in self.learners):
             self.rollouts, self.filed = Rollouts([*self.rollouts.rows, *rollouts.rows]), [*self.filed, self.epochs]

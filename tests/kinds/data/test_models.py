@@ -85,6 +85,17 @@ def test_a_checkpoint_and_the_averaged_weights_are_what_was_asked_for(here: Path
     assert palestra.load_model("sides", "@3").opt_steps == 3
 
 
+def test_a_model_is_not_loaded_where_torch_would_make_another_one(here: Path) -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        with pytest.raises(ConfigError, match=r"^torch: expected torch\.set_default_dtype\(torch\.float32\)"):
+            palestra.load_model("sides")
+    finally:
+        torch.set_default_dtype(torch.float32)
+    with torch.inference_mode():
+        palestra.load_model("sides")
+
+
 def test_a_model_needs_the_data_of_its_run_no_more(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fitted_parts.Points.__init__", None)
     item = {"observation": torch.ones(4)}

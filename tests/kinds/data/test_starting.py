@@ -50,3 +50,14 @@ def test_a_key_is_told_by_names_that_the_kind_of_run_has(in_tmp_path: Path) -> N
         ConfigError, match=r"^learning.groups: expected a list of length >= 1, .*, got one of length 0$"
     ):
         starting_config("fit", [*words, "learning.groups=[]"])
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [(["fit", "classifier", "rows"], "data.train."), (["ppo", "adp", "rows"], "game.scenario.")],
+)
+def test_if_no_column_can_be_shown_the_fault_of_each_is_told(words: list[str], key: str, in_tmp_path: Path) -> None:
+    Path("points.csv").write_text("x,y\n1.5,0\nnan,1\n2.5,0\n3.5,1\n")
+    overrides = [f"{key}file=points.csv", f"{key}label=y", f"{key}held_out.fraction=0.5"]
+    with pytest.raises(ConfigError, match=rf"^{key}sees\..*0: expected finite numbers in the column 'x', .* in row 1"):
+        starting_config(words[0], [*words[1:], *overrides])

@@ -8,6 +8,7 @@ import errno
 import inspect
 import io
 import math
+import multiprocessing
 import os
 import random
 import re
@@ -609,6 +610,15 @@ def test_what_would_change_all_numbers_of_a_run_is_refused_before_there_is_a_fol
         with inside(), pytest.raises(ConfigError) as raised:
             begin()
         assert str(raised.value) == f"torch: expected {line}"
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_script_that_trains_where_workers_import_it_makes_no_run_there(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)  # as while they begin
+    with pytest.raises(RuntimeError, match=r'expected fit\(\) below `if __name__ == "__main__":`'):
+        Trainer(make_config(), run=tmp_path / "run").fit()
     assert not (tmp_path / "run").exists()
 
 

@@ -3,6 +3,7 @@
 Covers palestra.kinds.text.config, palestra.text.players, palestra.kinds.text.evaluations.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -181,6 +182,8 @@ def test_a_first_prompt_that_a_model_cannot_read_is_refused_before_the_run(tmp_p
         ),
         ("sample", lambda: [], r"sample: expected Rollouts, got \[\]"),
         ("statistics", lambda: 1 / 0, "statistics: raises ZeroDivisionError: division by zero"),
+        ("statistics", lambda: None, "statistics: expected a dict with a number for each name, got None"),
+        ("statistics", lambda: {"a": 1.0, "b": "x"}, r"statistics: expected a dict .*, got \('b', 'x'\)"),
         ("create_jobs", lambda: 1 / 0, "create_jobs: raises ZeroDivisionError: division by zero"),
         (
             "create_jobs",
@@ -198,6 +201,29 @@ def test_a_stage_of_ones_own_that_fails_ends_the_run_in_a_line_that_names_it(
     trainer = own(CONFIG | {"players": players, "evaluations": []}, tmp_path / "run")
     with pytest.raises(TrainingFailed, match=f"^Own.{told}") as failed:
         trainer.fit()
+    assert "\n" not in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"reward": math.nan}, "ValueError: expected finite rewards, got nan of "),
+        ({"reward": "1"}, "ArrowInvalid: Could not convert '1'"),
+        ({"reward": None}, "ValueError: expected something as reward of each decision, got null"),
+        ({"verdict": 7}, "ValueError: expected each node once, .* verdict 7"),
+        ({"answer": "\ud800"}, "UnicodeEncodeError: "),
+    ],
+)
+def test_dialogues_of_ones_own_that_no_file_may_hold_end_the_run_in_a_line(
+    changed: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    def sample(trainer: TextTrainer) -> Rollouts:
+        return Rollouts(replace(row, **changed) for row in TextTrainer.sample(trainer).rows)
+
+    own = type("Own", (TextTrainer,), {"sample": sample})
+    players = dict.fromkeys(SEATS, PLAYER | {"imitate": None})
+    with pytest.raises(TrainingFailed, match=f"^Own.sample: raises {told}") as failed:
+        own(CONFIG | {"players": players, "evaluations": []}, tmp_path / "run").fit()
     assert "\n" not in str(failed.value)
 
 

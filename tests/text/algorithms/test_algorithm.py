@@ -45,6 +45,7 @@ def test_examples_may_come_one_after_the_other() -> None:
             "expected a positive weight, because the loss is supervised, got 0.0",
             {},
         ),
+        (lambda rows: [Example(rows[0], "1")], "a positive weight, .*, got '1'", {}),  # type: ignore[arg-type]
         (
             lambda rows: [Example(rows[0], float("nan"))],
             "expected a finite weight, got nan",
