@@ -17,10 +17,8 @@ from palestra.runtime.starting import importing
 silent = VisibleConsole(quiet=True)
 errors = VisibleConsole(stderr=True, soft_wrap=True)
 
-REFUSALS = (
-    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO),
-    *(errno.ESTALE, errno.ENOTCONN, errno.ESHUTDOWN, errno.ETIMEDOUT),  # of a disk behind a network
-)
+UNREACHED = (errno.ESTALE, errno.ENOTCONN, errno.ESHUTDOWN, errno.ETIMEDOUT)  # of a disk behind a network
+REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, *UNREACHED)
 
 
 @contextmanager
