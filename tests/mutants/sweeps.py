@@ -88,15 +88,18 @@ SWEEPS = [
         "storage/lock.py",
         STUDY,
         (
-            "while not _is_locked(file, fcntl.LOCK_EX):\n            if not wait:",
-            "while not _is_locked(file, fcntl.LOCK_SH):\n            if not wait:",
+            "while not _is_locked(file, folder.path / name, fcntl.LOCK_EX):\n            if not wait:",
+            "while not _is_locked(file, folder.path / name, fcntl.LOCK_SH):\n            if not wait:",
         ),
     ),
     *mutants(
         "sweeps/seed_runs.py",
         "sweeps/test_seed_runs.py",
         ("not in (expected, None):", 'not in (expected, "link", None):'),
-        ("if changes := list(tree_differences(data, found)):", "if changes := list(tree_differences(data, data)):"),
+        (
+            "if (difference := _difference(data, found)) is not None:",
+            "if (difference := _difference(data, data)) is not None:",
+        ),
     ),
     *mutants(
         "storage/run_folder.py",

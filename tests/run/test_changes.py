@@ -206,7 +206,7 @@ def test_play_gives_the_result_as_an_object(run: Path) -> None:
     assert short.lengths["max"] == 1
 
 
-def test_play_says_what_does_not_fit(run: Path, make_config: MakeConfig, tmp_path: Path) -> None:
+def test_play_says_what_does_not_fit(run: Path) -> None:
     stored = StoredRun.open(run)
     with pytest.raises(ConfigError, match=r"^game: expected a game in which 'host' can play as 'host'; its network"):
         stored.play({}, game={"dimension": 4})
@@ -214,8 +214,3 @@ def test_play_says_what_does_not_fit(run: Path, make_config: MakeConfig, tmp_pat
         stored.play({}, game={"dimension": 0})
     with pytest.raises(ConfigError, match=r"^pairing\.agent: expected the role host for the player 'zeillinger'"):
         stored.play({"agent": "zeillinger"})
-    fit(tmp_path / "bare", make_config({"evaluations": [], "best": None, "stop.after": 1}))
-    bare = StoredRun.open(tmp_path / "bare")
-    with pytest.raises(ConfigError, match=r"max_rounds: expected an integer >= 1, got null"):
-        bare.play({}, num_games=3)
-    assert bare.play({}, num_games=3, max_rounds=5).players == {"host": "host", "agent": "agent"}

@@ -47,7 +47,7 @@ def log(make_config: MakeConfig, changes: dict[str, Any], tmp_path: Path) -> lis
         mark_best(checkpoints, name)
         recording.note(("best", name))
 
-    def made(cls: type[RunFolder], path: Path) -> RunFolder:
+    def made(cls: type[RunFolder], path: Path, copies: object) -> RunFolder:
         folder = cls(path)
         for name in ("checkpoints", "evaluations"):
             folder.root.below(name).make()
