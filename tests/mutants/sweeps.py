@@ -126,7 +126,7 @@ SWEEPS = [
     *mutants(
         "sweeps/seed_runs.py",
         f"{WHOLE}::test_runs_of_another_point_are_not_taken_for_those_of_a_trial",
-        ("return bool(load_yaml(plain_path(self.folder, self.base.name)) == self._data)", "return True"),
+        ("return _difference(self._data, load_yaml(plain_path(self.folder, self.base.name)))", "return None"),
     ),
     *mutants(
         "sweeps/space.py",
