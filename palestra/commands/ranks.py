@@ -113,6 +113,8 @@ def _is_begun(path: Path) -> bool:
 
 def _run_ranks(job: Job, num: int) -> int:
     """Start the processes, and wait for them. Returns the exit code; LOST if one has ended before the others."""
+    from palestra.sweeps.places import last_line
+
     with _forwarding() as received, tempfile.TemporaryDirectory(prefix="palestra-ranks-") as folder:
         spawning, codes = multiprocessing.get_context("spawn"), Board(Path(folder, CODES))
         ranks = [spawning.Process(target=_work, args=(job, rank, num, folder, received)) for rank in range(num)]
@@ -128,6 +130,8 @@ def _run_ranks(job: Job, num: int) -> int:
         return code
     if code != LOST:
         print(f"{job.run}: rank {lost} {exit_text(code)}", file=sys.stderr, flush=True)
+    elif ranks[0].exitcode != LOST:  # rank 0, which prints here, could not say why
+        print(last_line(job.run / "ranks" / f"{lost}.log"), file=sys.stderr, flush=True)
     return LOST
 
 
