@@ -8,11 +8,12 @@ import typer
 from rich.console import Console
 
 from palestra.commands.failures import one_line_errors, silent
-from palestra.commands.ranks import begun_before, fit
+from palestra.commands.ranks import begun_before, fit, is_begun
 from palestra.commands.shell import File, Overrides, Quiet, console, mistake, parse_numbers, say
 
 if TYPE_CHECKING:
     from palestra.commands.starting import NamedConfig
+    from palestra.run.base import BaseRunConfig
 
 
 def train(
@@ -20,7 +21,9 @@ def train(
     overrides: Overrides = None,
     run: Annotated[
         Path | None,
-        typer.Option(help="the run's folder, which must not exist; with --seeds that of all runs [runs/NAME-N]"),
+        typer.Option(
+            help="the run's folder, which must not exist; with --seeds that of all runs, which go on [runs/NAME-N]"
+        ),
     ] = None,
     seeds: Annotated[str | None, typer.Option(help="several runs, one per seed: 0..4 or 0,3,7")] = None,
     at: Annotated[
@@ -44,8 +47,6 @@ def train(
             if at is not None:
                 raise mistake("--at", "expected it together with --seeds, got it alone")
             fit(_make_trainer(found, run, (), shown))
-        elif at is None:
-            _train_seeds(found, run, parse_numbers(seeds, "--seeds", "seed"), shown)
         else:
             from palestra.commands.side_by_side import train_side_by_side
             from palestra.config import reading_own
@@ -54,7 +55,10 @@ def train(
             numbers = parse_numbers(seeds, "--seeds", "seed")
             with naming_remedies(found), reading_own():
                 config = read_config(found.source, found.overrides)
-            train_side_by_side(config, found.name, run, numbers, at, shown)
+            if at is None:
+                _train_seeds(found, config, run, numbers, shown)
+            else:
+                train_side_by_side(config, found.name, run, numbers, at, shown)
 
 
 def _make_trainer(found: "NamedConfig", run: Path | None, overrides: Sequence[str], shown: Console) -> Any:
@@ -67,13 +71,31 @@ def _make_trainer(found: "NamedConfig", run: Path | None, overrides: Sequence[st
     return trainer
 
 
-def _train_seeds(found: "NamedConfig", run: Path | None, seeds: Sequence[int], shown: Console) -> None:
-    from palestra.recording.summary import render_seeds_summary
+def _train_seeds(
+    found: "NamedConfig", config: "BaseRunConfig", run: Path | None, seeds: Sequence[int], shown: Console
+) -> None:
+    """Train one run after the other, and print the summary over the seeds.
 
+    Those that have begun in the folder `run` go on. Raises ConfigError, RunFolderError, before any is trained, if one
+    of these has another config.
+    """
+    from palestra.config import load_yaml, render
+    from palestra.recording.summary import render_seeds_summary
+    from palestra.storage.disk import Folder
+    from palestra.sweeps.seed_runs import has_begun
+    from palestra.training.training import Training
+
+    folders = {seed: None if run is None else run / f"seed-{seed}" for seed in seeds}
+    begun = {seed: path for seed, path in folders.items() if path is not None and is_begun(path)}
+    data = load_yaml(render(config, type(config)))
+    for seed, path in begun.items():
+        has_begun(Folder(path.parent), path.name, config, {**data, "seed": seed})
     evaluations: dict[int, Any] = {}
-    for seed in seeds:
-        folder = None if run is None else run / f"seed-{seed}"
-        trainer = _make_trainer(found, folder, [f"seed={seed}"], shown)
+    for seed, folder in folders.items():
+        if seed in begun:
+            trainer = Training.load(begun[seed], console=shown)
+        else:
+            trainer = _make_trainer(found, folder, [f"seed={seed}"], shown)
         fit(trainer)
         evaluations[seed] = trainer.run.records.evaluations
     render_seeds_summary(shown, evaluations)
