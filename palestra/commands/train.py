@@ -13,7 +13,6 @@ from palestra.commands.shell import File, Overrides, Quiet, console, mistake, pa
 
 if TYPE_CHECKING:
     from palestra.commands.starting import NamedConfig
-    from palestra.run.base import BaseRunConfig
 
 
 def train(
@@ -71,13 +70,11 @@ def _make_trainer(found: "NamedConfig", run: Path | None, overrides: Sequence[st
     return trainer
 
 
-def _train_seeds(
-    found: "NamedConfig", config: "BaseRunConfig", run: Path | None, seeds: Sequence[int], shown: Console
-) -> None:
+def _train_seeds(found: "NamedConfig", config: Any, run: Path | None, seeds: Sequence[int], shown: Console) -> None:
     """Train one run after the other, and print the summary over the seeds.
 
-    Those that have begun in the folder `run` go on. Raises ConfigError, RunFolderError, before any is trained, if one
-    of these has another config.
+    config: the one that `found` names. Runs that have begun in the folder `run` go on. Raises RunFolderError for one
+    that has another config.
     """
     from palestra.config import load_yaml, render
     from palestra.recording.summary import render_seeds_summary
@@ -85,15 +82,11 @@ def _train_seeds(
     from palestra.sweeps.seed_runs import has_begun
     from palestra.training.training import Training
 
-    folders = {seed: None if run is None else run / f"seed-{seed}" for seed in seeds}
-    begun = {seed: path for seed, path in folders.items() if path is not None and is_begun(path)}
-    data = load_yaml(render(config, type(config)))
-    for seed, path in begun.items():
-        has_begun(Folder(path.parent), path.name, config, {**data, "seed": seed})
     evaluations: dict[int, Any] = {}
-    for seed, folder in folders.items():
-        if seed in begun:
-            trainer = Training.load(begun[seed], console=shown)
+    for seed in seeds:
+        folder, data = None if run is None else run / f"seed-{seed}", load_yaml(render(config, type(config)))
+        if folder and is_begun(folder) and has_begun(Folder(folder.parent), folder.name, config, data | {"seed": seed}):
+            trainer = Training.load(folder, console=shown)
         else:
             trainer = _make_trainer(found, folder, [f"seed={seed}"], shown)
         fit(trainer)
