@@ -56,7 +56,7 @@ def begun_before(run: Path | None, seeds: str | None) -> Path | None:
         raise mistake(
             "--run", f"expected the run's folder, by which torchrun's {ranks.max_restarts} restarts go on, got none"
         )
-    return run if run is not None and ranks.restart and _is_begun(run) else None
+    return run if run is not None and ranks.restart and is_begun(run) else None
 
 
 def fit(trainer: Any) -> None:
@@ -93,14 +93,15 @@ def launch(trainer: Any, quiet: bool) -> int:
             code = _run_ranks(job, execution.num_processes)
         return 1 if code == LOST else code
     finally:
-        if _is_begun(folder.path):
+        if is_begun(folder.path):
             run.place = RunFolder.open(folder.path)
             run.records.read_back()
         else:
             folder.discard()
 
 
-def _is_begun(path: Path) -> bool:
+def is_begun(path: Path) -> bool:
+    """Return whether a folder is that of a run that has begun."""
     from palestra.storage.disk import RunFolderError
     from palestra.storage.run_folder import RunFolder
 
@@ -113,6 +114,8 @@ def _is_begun(path: Path) -> bool:
 
 def _run_ranks(job: Job, num: int) -> int:
     """Start the processes, and wait for them. Returns the exit code; LOST if one has ended before the others."""
+    from palestra.sweeps.places import last_line
+
     with _forwarding() as received, tempfile.TemporaryDirectory(prefix="palestra-ranks-") as folder:
         spawning, codes = multiprocessing.get_context("spawn"), Board(Path(folder, CODES))
         ranks = [spawning.Process(target=_work, args=(job, rank, num, folder, received)) for rank in range(num)]
@@ -128,6 +131,8 @@ def _run_ranks(job: Job, num: int) -> int:
         return code
     if code != LOST:
         print(f"{job.run}: rank {lost} {exit_text(code)}", file=sys.stderr, flush=True)
+    elif ranks[0].exitcode != LOST:  # rank 0, which prints here, could not say why
+        print(last_line(job.run / "ranks" / f"{lost}.log"), file=sys.stderr, flush=True)
     return LOST
 
 
@@ -221,7 +226,7 @@ def _trainer_of(job: Job, shown: Any) -> Any:
     from palestra.training.opening import named_classes
     from palestra.training.training import Training
 
-    if _is_begun(job.run):
+    if is_begun(job.run):
         return Training.load(job.run, console=shown, trust=True)
     with reading_own():
         config = read_config(dict(job.config), [])

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from palestra.commands.failures import one_line_errors, silent
-from palestra.commands.ranks import begun_before, fit
+from palestra.commands.ranks import begun_before, fit, is_begun
 from palestra.commands.shell import File, Overrides, Quiet, console, mistake, parse_numbers, say
 
 if TYPE_CHECKING:
@@ -20,7 +20,9 @@ def train(
     overrides: Overrides = None,
     run: Annotated[
         Path | None,
-        typer.Option(help="the run's folder, which must not exist; with --seeds that of all runs [runs/NAME-N]"),
+        typer.Option(
+            help="the run's folder, which must not exist; with --seeds that of all runs, which go on [runs/NAME-N]"
+        ),
     ] = None,
     seeds: Annotated[str | None, typer.Option(help="several runs, one per seed: 0..4 or 0,3,7")] = None,
     at: Annotated[
@@ -44,8 +46,6 @@ def train(
             if at is not None:
                 raise mistake("--at", "expected it together with --seeds, got it alone")
             fit(_make_trainer(found, run, (), shown))
-        elif at is None:
-            _train_seeds(found, run, parse_numbers(seeds, "--seeds", "seed"), shown)
         else:
             from palestra.commands.side_by_side import train_side_by_side
             from palestra.config import reading_own
@@ -54,7 +54,10 @@ def train(
             numbers = parse_numbers(seeds, "--seeds", "seed")
             with naming_remedies(found), reading_own():
                 config = read_config(found.source, found.overrides)
-            train_side_by_side(config, found.name, run, numbers, at, shown)
+            if at is None:
+                _train_seeds(found, config, run, numbers, shown)
+            else:
+                train_side_by_side(config, found.name, run, numbers, at, shown)
 
 
 def _make_trainer(found: "NamedConfig", run: Path | None, overrides: Sequence[str], shown: Console) -> Any:
@@ -67,13 +70,25 @@ def _make_trainer(found: "NamedConfig", run: Path | None, overrides: Sequence[st
     return trainer
 
 
-def _train_seeds(found: "NamedConfig", run: Path | None, seeds: Sequence[int], shown: Console) -> None:
+def _train_seeds(found: "NamedConfig", config: Any, run: Path | None, seeds: Sequence[int], shown: Console) -> None:
+    """Train one run after the other, and print the summary over the seeds.
+
+    config: the one that `found` names. Runs that have begun in the folder `run` go on. Raises RunFolderError for one
+    that has another config.
+    """
+    from palestra.config import load_yaml, render
     from palestra.recording.summary import render_seeds_summary
+    from palestra.storage.disk import Folder
+    from palestra.sweeps.seed_runs import has_begun
+    from palestra.training.training import Training
 
     evaluations: dict[int, Any] = {}
     for seed in seeds:
-        folder = None if run is None else run / f"seed-{seed}"
-        trainer = _make_trainer(found, folder, [f"seed={seed}"], shown)
+        folder, data = None if run is None else run / f"seed-{seed}", load_yaml(render(config, type(config)))
+        if folder and is_begun(folder) and has_begun(Folder(folder.parent), folder.name, config, data | {"seed": seed}):
+            trainer = Training.load(folder, console=shown)
+        else:
+            trainer = _make_trainer(found, folder, [f"seed={seed}"], shown)
         fit(trainer)
         evaluations[seed] = trainer.run.records.evaluations
     render_seeds_summary(shown, evaluations)

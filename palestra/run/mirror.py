@@ -167,7 +167,7 @@ class Mirror:
         self._current: Job | None = None
         self._failure: RemoteError | None = None  # of the last job
         self._closed = False
-        self._there: dict[str, int] = {}  # the files on the mirror and their sizes: only this object writes
+        self._there: dict[str, int] = {}  # the files on the mirror and their sizes
         self._known: dict[str, Contents] = {}  # every contents.json that was read or written
         self._evaluations: dict[str, tuple[int, int]] = {}  # size and time of the results that were sent
 
@@ -257,8 +257,6 @@ class Mirror:
                 self._current = job
             assert job is not None
             try:
-                if self._failure is not None:
-                    self._there = self.remote.files()
                 self._sync(job)
                 self._failure = None
             except Exception as error:
@@ -269,7 +267,13 @@ class Mirror:
                     self.tell(f"{self._failure}; the mirror lacks what is new until an upload succeeds")
 
     def _sync(self, job: Job) -> None:
-        """Send the best and the latest, then the others unless a newer job waits; then remove by retention."""
+        """Send the best and the latest, then the others unless a newer job waits; then remove by retention.
+
+        What was sent before may have vanished, as from a disk that was mounted anew; it is sent again.
+        """
+        self._there = self.remote.files()
+        if "run.json" not in self._there:
+            self._write("run.json", self.folder.root.read(self.folder.run.name))
         whole = self._whole()
         names: dict[int, str] = {}
         first = (job.latest,) if job.best is None else (job.best, job.latest)
@@ -361,9 +365,9 @@ class Mirror:
         place = self.folder.evaluations
         for file in place.names():
             if EVALUATION.fullmatch(file) and place.kind(file) == "file":
-                status = (place.path / file).lstat()
-                if self._evaluations.get(file) != (status.st_size, status.st_mtime_ns):
-                    self._put(f"evaluations/{file}", place.path / file)
+                path, status = f"evaluations/{file}", (place.path / file).lstat()
+                if path not in self._there or self._evaluations.get(file) != (status.st_size, status.st_mtime_ns):
+                    self._put(path, place.path / file)
                     self._evaluations[file] = status.st_size, status.st_mtime_ns
 
     def _remove_unkept(self, job: Job, names: Mapping[int, str], whole: dict[str, Contents]) -> None:

@@ -118,6 +118,20 @@ def test_a_lost_process_is_started_again_a_signal_stops_all_and_one_process_goes
     assert_goes_on_in_one_process(command.run, config)
 
 
+@linux
+def test_if_the_leading_process_hangs_the_command_says_so(config: Any, tmp_path: Path) -> None:
+    command = Launched(PALESTRA_OF_FORKED_RANKS, config, tmp_path, "execution.timeout_s=5")
+    command.await_records(1)
+    ranks = command.ranks()
+    os.kill(ranks[0], signal.SIGSTOP)
+    wait_until(lambda: ranks[1] not in living())
+    time.sleep(1)  # in which the launcher finds that it has ended
+    os.kill(ranks[0], signal.SIGKILL)  # as the launcher does later
+    said = command.end(1)
+    assert "rank 0 did not come within execution.timeout_s = 5 s (what rank 0 did last: " in said
+    assert f"to resume: palestra resume {command.run}" in said
+
+
 def listening(pid: int) -> set[str]:
     """The addresses, in the kernel's hexadecimal digits, at which a process awaits connections."""
     files = {os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir() if os.path.lexists(each)}

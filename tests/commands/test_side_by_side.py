@@ -75,6 +75,24 @@ def test_runs_side_by_side_are_those_in_sequence_and_go_on_after_a_signal(base: 
     assert re.search(rf"side exists already, and {told}", other)
 
 
+def test_seeds_one_after_the_other_go_on_by_the_same_command_after_a_kill(base: Path, tmp_path: Path) -> None:
+    done("train", base, "--seeds", "3,5", "--run", "whole", "--quiet", cwd=tmp_path)
+    command = ("train", base, "--seeds", "3,5", "--run", "killed")
+    process = palestra(*command, cwd=tmp_path)
+    while not (tmp_path / "killed/seed-5/checkpoints/latest").exists():
+        time.sleep(0.02)
+        assert process.poll() is None
+    process.kill()
+    process.communicate(timeout=60)
+    other = done(*command, "seed=1", "gamma=0.5", cwd=tmp_path, code=2)
+    assert "killed/seed-3: expected the run in which " in other
+    assert "gamma is 0.5, got one in which it is 0.9" in other
+    output = done("train", base, "--seeds", "3,5,6", "--run", "killed", cwd=tmp_path)
+    assert "Over 3 seeds (3, 5, 6)" in output
+    for seed in (3, 5):
+        assert records(tmp_path / f"killed/seed-{seed}") == records(tmp_path / f"whole/seed-{seed}")
+
+
 def test_a_run_that_is_killed_is_named_and_the_others_end(base: Path, tmp_path: Path) -> None:
     process = palestra("train", base, "--seeds", "0,1", "--run", "side", "--at", 1, cwd=tmp_path)
     while not (tmp_path / "side/seed-0/lock").exists() or not (tmp_path / "side/seed-0/lock").read_text():

@@ -104,11 +104,24 @@ def test_nothing_is_sent_twice(tmp_path: Path) -> None:
         before = len(calls)
         run.mirror.send(2)
         run.mirror.finish()
-        assert len(calls) == before
+        assert set(calls[before:]) == {"ls"}
+        before = len(calls)
         run.save(3)
         run.mirror.finish()
         assert calls[before:].count("put_file") <= 2 + 1 + 1  # state, tensors, the tail, one full segment
-        assert set(calls[before:]) <= {"put_file", "pipe_file", "rm_file"}
+        assert set(calls[before:]) <= {"ls", "put_file", "pipe_file", "rm_file"}
+
+
+def test_what_vanishes_while_a_run_trains_is_sent_again_with_the_next_save(tmp_path: Path) -> None:
+    """As from a disk that is mounted anew, empty."""
+    with (run := Run(tmp_path / "run", f"file://{tmp_path}/mirror")).mirror:
+        run.folder.evaluations.make().write("last-opt-step-1.json", b"{}")
+        save_in_turn(run, range(3), best=1)
+        shutil.rmtree(tmp_path / "mirror")
+        save_in_turn(run, range(3, 5))
+        assert run.told == []
+    assert fetched(f"file://{tmp_path}/mirror/run", tmp_path / "whole") == (4, 1, [])
+    assert (tmp_path / "mirror/run/evaluations/last-opt-step-1.json").read_bytes() == b"{}"
 
 
 def test_a_second_life_of_a_number_takes_the_place_of_the_first(tmp_path: Path) -> None:

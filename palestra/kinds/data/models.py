@@ -3,7 +3,7 @@
 Letters: B items of a batch.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any
 
@@ -120,10 +120,11 @@ class StoredModel:
         Those of bfloat16, which NumPy does not know, are float32. They stand in dicts and tuples as the model gives
         them. items: a list of items, or a data set. batch_size: items that are computed at once; it changes rounding
         alone. collate: makes a batch of a list of items; None: as the data set says, else as torch does. Raises
-        ValueError for no items, DataFailed for an item that cannot be read, PredictionFailed.
+        ValueError for anything else and for no items, DataFailed for an item that cannot be read, PredictionFailed.
         """
-        if len(items) == 0:
-            raise ValueError("expected items, got none")
+        if not isinstance(items, Sized) or isinstance(items, Mapping) or len(items) == 0:
+            got = cut(" ".join(repr(items).split()))
+            raise ValueError(f"items: expected a data set, or a list of one item or more, got {got}")
         parts = [found for _, _, found in self.batches(items, "items", len(items), batch_size, NO_WORKERS, collate)]
         return joined(parts)
 

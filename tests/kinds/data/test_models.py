@@ -159,8 +159,9 @@ def test_what_cannot_be_predicted_is_told_in_one_line(here: Path, words: str, to
 
 def test_what_fails_while_it_predicts_names_the_items(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = palestra.load_model("sides")
-    with pytest.raises(ValueError, match=r"^expected items, got none$"):
-        loaded.predict([])
+    for wrong, got in (([], r"\[\]"), ({"observation": torch.ones(2, 4)}, r"{'observation': tensor\(.*"), (3, "3")):
+        with pytest.raises(ValueError, match=rf"^items: expected .* one item or more, got {got}$"):
+            loaded.predict(wrong)
     whole, short = {"observation": torch.ones(4)}, {"observation": torch.ones(3)}
     with pytest.raises(DataFailed, match=r"^items: item 1 is observation: float32 \(3,\), but item 0 is .*; batch 0"):
         loaded.predict([whole, short])
