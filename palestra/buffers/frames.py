@@ -40,11 +40,6 @@ class FrameStore:
             self._num_places = np.zeros(max_frames + 1, dtype=np.int32)
         self._free = np.array([0, 1], dtype=np.int64)  # the first slot that became free, and the first never used
 
-    @property
-    def num_frames(self) -> int:
-        """Frames held now."""
-        return int(np.count_nonzero(self._num_places))
-
     def hold(self, frames: Tensor, held: Array) -> Tensor:
         """Store the frames, uint8 (K, num_bytes), for which `held` is true, with one more reference each.
 

@@ -3,7 +3,6 @@
 Python handles signals in the main thread alone: in other threads nothing is caught.
 """
 
-import errno
 import fcntl
 import os
 import select
@@ -96,8 +95,7 @@ class _Output:
         except OSError as error:
             os.dup2(os.open(os.devnull, os.O_WRONLY), self._file.fileno())  # else the interpreter's last flush fails
             self._signals.received = self._signals.received or signal.SIGPIPE
-            if error.errno != errno.EPIPE:
-                print(f"nothing more can be printed: {error.strerror}", file=sys.stderr)
+            print(f"nothing more can be printed: {error.strerror}; saving, and leaving", file=sys.stderr)
 
 
 def _watch(reading: int, within_s: float, before_exit: Callable[[str], None]) -> None:

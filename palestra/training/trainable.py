@@ -45,16 +45,12 @@ def lacks_of_this_machine(config: BaseRunConfig) -> list[ConfigErrorItem]:
     These are its device, and folders that can be written to. `train` refuses them here, but the config has no fault.
     """
     lacks = []
-    for require in (_require_device, check_checkpoint_folder, check_scratch_folders):
+    for require in (lambda each: find_device(each.execution.device), check_checkpoint_folder, check_scratch_folders):
         try:
             require(config)
         except ConfigError as error:
             lacks += error.errors
     return lacks
-
-
-def _require_device(config: BaseRunConfig) -> None:
-    find_device(config.execution.device)
 
 
 def apart_from_this_machine(config: C) -> C:
