@@ -216,7 +216,7 @@ def test_runs_of_another_point_are_not_taken_for_those_of_a_trial(base: Path, tm
         study.execute("UPDATE trials SET state = 'RUNNING'")  # as if their process had been killed
         study.execute("DELETE FROM trial_values")
     output = done("resume", "g", cwd=tmp_path, code=1)
-    assert "trial 0: failed: g/trials/0000/config.yml: expected the config of the trial's point, got another" in output
+    assert "trial 0: failed: g/trials/0000/config.yml: expected the config of the trial's point, in which" in output
     assert "2 trials, 1 succeeded, 1 failed" in output
 
 
