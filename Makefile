@@ -1,7 +1,7 @@
 # Each target sets up .venv/ in the checkout first: `demo` with what the main job needs, the others with all extras.
 PYTHON ?= python3
 BIN := .venv/bin
-# To compile all modules takes pip longer than everything else: each is compiled when it is first imported, and kept.
+# pip would compile all modules, which takes about as long as the rest: each is compiled, and kept, when it is imported.
 INSTALL := $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check --constraint constraints.txt --editable
 unexport PYTHONDONTWRITEBYTECODE
 PEERS ?= .venv-peers

@@ -454,7 +454,7 @@ def forked_evaluators(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes of evaluators are forked. In tests/docs/test_documents.py they are interpreters."""
     from tests.forked import FORKING
 
-    monkeypatch.setattr("palestra.training.workers.subprocess", FORKING)
+    monkeypatch.setattr("palestra.runtime.signals.subprocess", FORKING)
 
 
 # ---- an S3-compatible server on loopback -----------------------------------------------------------------

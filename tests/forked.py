@@ -212,20 +212,18 @@ def serve(path: str, imported: list[str]) -> None:
     os.fsync = lambda descriptor: None  # type: ignore[assignment, misc]
     for name in imported:
         importlib.import_module(name)
+    if {"palestra.cli", "palestra.serving.app"} & {*imported}:
+        import palestra.runtime.signals
+
+        palestra.runtime.signals.subprocess = FORKING  # type: ignore[attr-defined]
     if "palestra.cli" in imported:
         import palestra.run.run
         import palestra.runtime.threads as threads
-        import palestra.sweeps.places
 
-        palestra.sweeps.places.subprocess = FORKING  # type: ignore[attr-defined]
         palestra.run.run.plot_scores = lambda *_: None
         palestra.run.run.frozen_garbage = contextlib.nullcontext
         threads.ThreadpoolController = cache(threads.ThreadpoolController)  # type: ignore[misc, assignment]
         threads.ThreadpoolController()
-    if "palestra.serving.app" in imported:
-        import palestra.serving.runner
-
-        palestra.serving.runner.subprocess = FORKING  # type: ignore[attr-defined]
     yaml.compose = reading_once()
     for finalizer in weakref.finalize._registry:  # type: ignore[attr-defined]
         if finalizer.peek()[1].__module__ == "torch.library":  # takes operators apart at the end of each process

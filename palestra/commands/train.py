@@ -82,9 +82,9 @@ def _train_seeds(found: "NamedConfig", config: Any, run: Path | None, seeds: Seq
     from palestra.sweeps.seed_runs import has_begun
     from palestra.training.training import Training
 
-    evaluations: dict[int, Any] = {}
+    evaluations, data = dict[int, Any](), load_yaml(render(config, type(config)))
     for seed in seeds:
-        folder, data = None if run is None else run / f"seed-{seed}", load_yaml(render(config, type(config)))
+        folder = None if run is None else run / f"seed-{seed}"
         if folder and is_begun(folder) and has_begun(Folder(folder.parent), folder.name, config, data | {"seed": seed}):
             trainer = Training.load(folder, console=shown)
         else:

@@ -210,7 +210,7 @@ def test_a_first_file_is_written_for_a_model_and_data(in_tmp_path: Path) -> None
 def test_a_sweep_finds_a_learning_rate_and_ends_by_what_its_runs_count(
     in_tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("palestra.sweeps.places.subprocess", FORKING)
+    monkeypatch.setattr("palestra.runtime.signals.subprocess", FORKING)
     Path("base.yml").write_text(yaml.safe_dump(json.loads(json.dumps(TINY_FIT)), sort_keys=False))
     keys = ["search=random", "pruning=null", "seeds=[0]", "budget.trials=null", "place.cores=1"]
     Path("sweep.yml").write_text(
