@@ -216,4 +216,6 @@ def _ratings(group: Group, name: str) -> Table | None:
         for (role, player), each in sorted(scores.items(), key=lambda item: (roles.index(item[0][0]), -item[1].value))
     ]
     caption = "Ratings on the scale of Elo, the mean of all being 0: 400 points are odds of ten to one."
+    if "lead" in roles:
+        caption += " Both: over both roles; lead: what the first role gives to whoever plays it."
     return Table(caption, ["player", "role", "rating"], rows)

@@ -20,9 +20,8 @@ from palestra.kinds.games.trainer import Trainer
 from palestra.run.kinds import read_config
 from palestra.testing import check_algorithm
 from palestra.testing.algorithms import CARTPOLE
-from palestra.training import workers
 from tests.docs.examples import EXAMPLES, ROOT, Data, block, blocks, shown, small
-from tests.forked import FORKING, PALESTRA, Forked
+from tests.forked import PALESTRA, Forked
 from tests.forked import run as run_forked
 from tests.resuming import assert_same_bits, at_call
 
@@ -31,7 +30,6 @@ from tests.resuming import assert_same_bits, at_call
 
 def train(name: str, folder: str, kill_at: int | None, is_verified: bool) -> None:
     """Begin a run, or go on with it; then verify it. kill_at: the safe point before which the process dies, from 1."""
-    workers.subprocess = FORKING  # type: ignore[attr-defined]
     example, run, names = EXAMPLES[name], Path(folder), dict[str, Any]()
     if example.give or example.callbacks:
         exec(example.code, names)

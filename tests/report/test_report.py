@@ -82,6 +82,12 @@ def test_the_last_evaluation_is_told_as_it_was_recorded(run: Path) -> None:
     assert [value for _, value in table.column("cut off")] == [pair["truncated"] for pair in last]
     lengths = [pair["statistics"]["episode_length"]["mean"] for pair in last]
     assert [value for _, value in table.column("length")] == lengths
+    (rated,) = (table for label, table in page.tables.items() if "lead: what the first role gives" in label)
+    named = zip(rated.column("player"), rated.column("role"), rated.column("rating"), strict=True)
+    overall = evaluations(run)[-1]["overall_ratings"]
+    both, lead = ({name: said["rating"] for name, said in overall[key].items()} for key in ("players", "roles"))
+    shown = {(player, role): rating for (player, _), (role, _), (_, rating) in named if role in ("both", "lead")}
+    assert shown == {(name, "both"): both[name] for name in both} | {(name, "lead"): lead[name] for name in lead}
 
 
 @pytest.mark.usefixtures("few_figures")

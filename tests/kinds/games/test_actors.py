@@ -401,16 +401,6 @@ def test_an_actor_that_is_lost_too_often_ends_the_run(make_config: Any, tmp_path
     assert_same_bits(tmp_path / "run", tmp_path / "whole")
 
 
-LEARNER = """
-import sys
-from tests.forked import FORKING
-from palestra.cli import main
-from palestra.training import workers
-workers.subprocess = FORKING
-main(sys.argv[1:])
-"""
-
-
 @pytest.mark.slow
 def test_fifty_kills_and_stops_of_actors_and_learner_change_no_bit(make_config: Any, tmp_path: Path) -> None:
     """Processes of their own, which are forked. A learner that was killed leaves none behind."""
@@ -424,7 +414,7 @@ def test_fifty_kills_and_stops_of_actors_and_learner_change_no_bit(make_config: 
     while code != 0:
         exists = (run / "run.json").exists()
         begin = ["resume", str(run)] if exists else ["train", str(tmp_path / "config.json"), "--run", str(run)]
-        with Forked([sys.executable, "-c", LEARNER, *begin, "--quiet"], cwd=ROOT) as learner:
+        with Forked([sys.executable, "-m", "palestra", *begin, "--quiet"], cwd=ROOT) as learner:
             for _ in range(chance.randint(4, 8)):
                 time.sleep(chance.uniform(0.3, 2.0))
                 if num_strikes < 50 and (workers := {*living()} - others - {learner.pid}):
