@@ -143,6 +143,7 @@ def test_attempts_are_made_again_and_each_of_them_is_counted(
     ("plan", "said"),
     [
         (["400"], "HTTP 400: status 400"),
+        (["307 https://there/v1?key=a"], "HTTP 307: redirects are not followed, here to https://there/v1?***"),
         (["none"], "expected 1 answers, got 0"),
         (["detail"], "HTTP 404: Not Found, says FastAPI"),
         (["echo"], "HTTP 401: bad key Bearer ***"),
