@@ -17,7 +17,7 @@ from palestra.buffers.data_set import Columns, ColumnsConfig, DataSetReplayConfi
 from palestra.config import ConfigError, below, check, cut, walk
 from palestra.config.files import apply_overrides
 from palestra.data.columns import read_columns
-from palestra.data.table import check_column, unknown_columns
+from palestra.data.table import FLAGS, check_column, unknown_columns
 from palestra.games.game import Game, Observation, is_legal
 from palestra.games.spaces import Box
 from palestra.rollouts.transitions import Transitions
@@ -39,7 +39,6 @@ OF_COLUMNS = re.compile(  # an override of them: whose, and what it says
 )
 ROUNDING = 1e-6
 FINITE = "finite numbers of float32's range"
-WORDS = {"true": 1, "1": 1, "1.0": 1, "false": 0, "0": 0, "0.0": 0}  # of flags in tables; letters may be capital
 Array = np.ndarray[Any, Any]
 
 
@@ -304,7 +303,7 @@ class _Rows:
 
     def flags(self, names: Columns, path: str, over: Array | None = None) -> Array:
         """Return columns of zeros and ones: bool (N, ...)."""
-        found = self.joined(names, path, over, WORDS)
+        found = self.joined(names, path, over, FLAGS)
         if found.dtype != bool:
             self.require((found == 0) | (found == 1), path, "0 or 1 in every row", found)
         return found != 0

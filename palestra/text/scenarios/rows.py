@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from palestra.config import Config, ConfigError, ConfigErrorItem, NonEmptyStr
-from palestra.data.table import AnyHeldOutConfig, LabelledFile, flags, split_rows, told_file
+from palestra.data.table import AnyHeldOutConfig, LabelledFile, flags, has_texts, split_rows, told_file
 from palestra.games.dialogue.protocol import Protocol
 from palestra.games.dialogue.rows import faults_of_sees, first_sees, shown_columns
 from palestra.text.scenarios.scenario import Drawn, TextScenario
@@ -31,12 +31,14 @@ class TextRowsConfig(Config):
     def usual(cls, said: Mapping[str, Any], protocol: Protocol | None) -> dict[str, Any]:
         """Read what the file tells: provers see all columns but the label and that of held-out rows.
 
-        Verifiers see none unless they are alone: a column may give the answer away.
+        Verifiers see none unless they are alone: a column may give the answer away. Columns that lack texts are left
+        out; if all are such, none is, so that their faults are told.
         """
         told = {"held_out": {"name": "fraction", "fraction": 0.2, "seed": 0}, "balanced": True, **said}
         file = told_file(told, "game.scenario")
         aside = {told["label"], *(value for key, value in dict(told["held_out"]).items() if key == "column")}
-        shown = [name for name in file.names if name not in aside]
+        columns = [name for name in file.names if name not in aside]
+        shown = [name for name in columns if has_texts(file, name)] or columns
         return {"sees": {} if protocol is None else first_sees(protocol, shown), **told}
 
     def build(self, protocol: Protocol) -> "TextRows":

@@ -71,6 +71,10 @@ def test_a_first_file_shows_provers_all_columns_but_the_label_and_a_verifier_non
     assert config.describe_turns()[-1] == "  of rows: prover sees question and number; verifier sees nothing"
     alone = text_config("solo_verifier", scenario={"name": "rows", "file": "rows.jsonl"})
     assert alone.scenario.sees == {"verifier": ["question", "number"]}
+    write([{**row, "number": row["number"] if row["number"] % 5 else None} for row in ROWS])
+    for suffix in ("csv", "jsonl", "parquet"):
+        with_holes = text_config("adp", scenario={"name": "rows", "file": f"rows.{suffix}"})
+        assert with_holes.scenario.sees == {"prover": ["question"], "verifier": []}
 
 
 def test_who_sees_what_is_said_beside_a_first_file() -> None:
