@@ -66,6 +66,11 @@ class TextRows(TextScenario):
         self.labels = label.tolist()
         self.training = split_rows(label, ~is_held_out, "training", cpu)
         self.held_out = split_rows(label, is_held_out, "held-out", cpu)
+        rows, (training, held_out) = [*zip(*self.texts.values(), strict=True)], (self.training.rows, self.held_out.rows)
+        known = {rows[row] for row in training.tolist() if rows}
+        if num := sum(rows[row] in known for row in held_out.tolist() if rows):
+            told = f"{num} of {len(held_out)} held-out rows equal training rows in all that is seen of them"
+            self.notes = [f"  of {config.name}: {told}"]
 
     def draw(self, keys: Tensor, held_out: bool) -> list[Drawn]:
         rows = (self.held_out if held_out else self.training).draw(keys, self.config.balanced)
