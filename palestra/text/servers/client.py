@@ -263,7 +263,8 @@ class Client:
         told = body.get("message") or body.get("detail") if isinstance(body, dict) else body
         if status < 400 and (place := _header(error, "location")):
             told = f"redirects are not followed, here to {place}"
-        return self.shortened(f"HTTP {status}: {told or getattr(error, 'message', '')}")
+        again = f" (to be asked again after {math.ceil(wait):,} s)" if (wait := retry_after_s(error)) else ""
+        return self.shortened(f"HTTP {status}{again}: {told or getattr(error, 'message', '')}")
 
 
 async def _bound(response: Any) -> None:
