@@ -46,7 +46,6 @@ def _rendered(name: str, words: list[str]) -> str:
     from palestra.commands.check import dry_run, dry_tournament
     from palestra.commands.starting import starting_config
     from palestra.config import render
-    from palestra.games.dialogue.protocol import sights_in_words
     from palestra.kinds.games.tournament import TournamentConfig, read_tournament
     from palestra.run.shipped import shipped_tournaments
     from palestra.training.trainable import apart_from_this_machine
@@ -60,9 +59,10 @@ def _rendered(name: str, words: list[str]) -> str:
         dry_tournament(tournament, words)
         return render(read_tournament(tournament, words), TournamentConfig)
     suggested = starting_config(name, words)
-    dry_run(apart_from_this_machine(suggested), ())  # what `check` would refuse is not printed
+    checked = dry_run(apart_from_this_machine(suggested), ())  # what `check` would refuse is not printed
     if (note := suggested.limit_note()) is not None:
         say(note, errors)
-    for line in sights_in_words(getattr(getattr(suggested, "game", None), "scenario", None)):
-        say(line.strip(), errors)
+    for line in checked.plan:
+        if line.startswith("  of "):  # it says who sees what of the data
+            say(line.strip(), errors)
     return render(suggested, type(suggested))

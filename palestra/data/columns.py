@@ -28,7 +28,7 @@ from palestra.data.unfolding import UnfoldedError, read_parquet, require_room, s
 SUFFIXES = (".csv", ".jsonl", ".parquet", ".npz")
 SHIPPED, SHIPPED_FOLDER = "palestra:", Path(__file__).parents[1] / "recorded"  # of recorded play
 MOST_UNFOLDED = 1000  # bytes of memory for each byte of a file
-MOST_LINE = 64 << 20  # bytes of a row in .jsonl
+MOST_LINE = 64 << 20  # bytes of a row in .jsonl; characters of a cell in .csv
 SEPARATORS = ";\t|"  # of files that separate cells otherwise than by commas
 LEADING_ZERO = re.compile(r"[+-]?0[0-9]")  # of codes, such as 01067, which are no numbers
 WHOLE = re.compile(r"[+-]?[0-9]+")
@@ -88,6 +88,7 @@ def read_columns(path: str) -> ColumnsFile:
         raise _error(f"expected a file that can be read at {path!r}, got: {error.strerror or error}") from error
     except (UnfoldedError, MemoryError) as error:
         raise _error(f"{path!r}: {error or 'it does not fit in memory'}") from error
+    names = [name for name in names if name]  # what has no name, as the index that pandas writes, is no column
     for name in names:
         if names.count(name) > 1:
             raise _error(f"expected columns of different names in {path!r}, got {name!r} twice")
@@ -106,6 +107,7 @@ def _error(message: str) -> ConfigError:
 
 def _read_csv(content: bytes, path: str) -> Readers:
     """Read UTF-8 with cells separated by commas; the first line names the columns, empty lines do not count."""
+    limit = csv.field_size_limit(MOST_LINE)  # of the whole process, and usually too small for a document
     try:
         reader = csv.reader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True)
         lines = [(reader.line_num, cells) for cells in reader if cells]  # numbered from 1
@@ -116,6 +118,8 @@ def _read_csv(content: bytes, path: str) -> Readers:
         raise _error(
             f"expected cells separated by commas in {path!r}, got in line {reader.line_num}: {error}"
         ) from None
+    finally:
+        csv.field_size_limit(limit)
     if not lines:
         raise _error(f"expected rows in {path!r}, got an empty file")
     (_, names), *rows = lines

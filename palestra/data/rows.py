@@ -99,8 +99,8 @@ class RowsData(TensorItems):
     train: the set from which the model learns, by whose training rows the columns are shown; None: by those of this
     file. Raises ConfigError, with paths relative to the config, for everything in the file that does not fit.
 
-    rows: the number of each item's row. classes: the values of classes in their order; None where labels are numbers.
-    encodings: how the columns are shown, by name.
+    rows: the number of each item's row. unseen: columns that the config does not name. classes: the values of classes
+    in their order; None where labels are numbers. encodings: how the columns are shown, by name.
     """
 
     classes: list[Any] | None
@@ -113,6 +113,7 @@ class RowsData(TensorItems):
             config, [(f"sees.{at}", name) for at, name in enumerate(config.sees)], (TABLE, LABEL)
         )
         self.files = table.files
+        self.unseen = [name for name in table.file.names if name not in table.columns]
         if (is_held_out := table.held_out_rows()).all():
             raise ConfigError.at("held_out", f"expected rows that are not held out, got none of {len(table)}")
         self.encodings = table.encodings(~is_held_out) if train is None else train.encodings

@@ -1,6 +1,6 @@
 """Data sets that a config names: map-style sets of the user's own, of which a config may take the first items alone."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, ClassVar, NamedTuple
@@ -146,16 +146,17 @@ def overlaps(sets: Mapping[str, Any], configs: Mapping[str, DataConfig]) -> list
     """Say which sets have rows from which the model also learns, or equal ones of another file, and how many."""
     lines = []
     for name, data in sets.items():
-        is_one_file = _of_train_file(sets, data) is not None
-        if name == TRAIN or not (is_one_file or all(hasattr(each, "row_hashes") for each in (sets.get(TRAIN), data))):
-            continue
-        own, there = (
-            (sets[each].file_rows.rows if is_one_file else sets[each].row_hashes())[: configs[each].num_items]
-            for each in (name, TRAIN)
-        )
-        if num := int(np.isin(np.unique(own) if is_one_file else own, there).sum()):
-            what = "are also" if is_one_file else "equal rows"
-            lines.append(f"{num} rows or instances of data.{name} {what} in data.{TRAIN}, from which the model learns")
+        ways: dict[str, Callable[[Any], Any]] = {}
+        if _of_train_file(sets, data) is not None:
+            ways["are also"] = lambda each: each.file_rows.rows
+        if all(hasattr(each, "row_hashes") for each in (sets.get(TRAIN), data)):  # a file may have a row twice
+            ways["equal rows"] = lambda each: each.row_hashes()
+        for what, rows in ways.items() if name != TRAIN else ():
+            own, there = (rows(sets[each])[: configs[each].num_items] for each in (name, TRAIN))
+            if num := int(np.isin(np.unique(own) if what == "are also" else own, there).sum()):
+                told = f"{num} rows or instances of data.{name} {what} in data.{TRAIN}"
+                lines.append(f"{told}, from which the model learns")
+                break
     return lines
 
 

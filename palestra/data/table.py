@@ -21,6 +21,7 @@ TABLE = "columns"  # the entry that holds all columns but arrays
 CHANNELS = (1, 3, 4)  # of pictures
 MOST_CATEGORIES = 32  # of a column that a first file shows
 MOST_TOLD = 8  # values of a row that a text names
+FLAGS = {"true": 1, "1": 1, "1.0": 1, "false": 0, "0": 0, "0.0": 0}  # of tables; letters may be capital
 HALF = re.compile(r"[\ud800-\udfff]")  # of a pair that stands for a character: no text in UTF-8 holds it alone
 
 
@@ -264,6 +265,14 @@ def suggested(file: ColumnsFile, name: str) -> Literal["numbers", "texts", "imag
     return "images" if column.ndim in (3, 4) else "numbers"
 
 
+def has_texts(file: ColumnsFile, name: str) -> bool:
+    """Return whether a column has a text in every row."""
+    try:
+        return all(file.texts(name))
+    except ConfigError:
+        return False
+
+
 def told_file(told: dict[str, Any], place: str) -> ColumnsFile:
     """Read the file that a first config names; its column `label` is the label, unless the config says which.
 
@@ -347,8 +356,10 @@ def check_finite(values: np.ndarray[Any, Any], path: str, what: str, remedy: str
 
 
 def flags(column: Column, path: str, what: str) -> np.ndarray[Any, Any]:
-    """Convert a column of zeros and ones to int64 (N,). Raises ConfigError for other values."""
-    values: list[Any] = [number_of(each) if isinstance(each, str) else each for each in column.tolist()]
+    """Convert a column of zeros and ones, or of booleans, to int64 (N,). Raises ConfigError for other values."""
+    values: list[Any] = column.tolist()
+    if column.dtype == object:
+        values = [FLAGS.get(each.strip().lower(), number_of(each)) for each in values]
     for row, value in enumerate(values):
         if value not in (0, 1):
             got = f"{cut(str(column[row]))} in row {row} (counted from 0)"

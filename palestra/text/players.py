@@ -217,7 +217,10 @@ class TextPlayer:
 
 
 def chosen_examples(algorithm: TextAlgorithm, rollouts: Rollouts, keys: torch.Tensor) -> list[ChosenExample]:
-    """Return the examples of an algorithm. Raises AlgorithmFailed, in one line, for what its loss cannot learn from."""
+    """Return the examples of an algorithm, without empty answers that would be imitated.
+
+    Raises AlgorithmFailed, in one line, for what its loss cannot learn from.
+    """
     where, loss = f"{type(algorithm).__name__}.examples", algorithm.config.loss.name
     try:
         found = list(algorithm.examples(rollouts, keys))
@@ -226,7 +229,10 @@ def chosen_examples(algorithm: TextAlgorithm, rollouts: Rollouts, keys: torch.Te
     for each in found:
         if (fault := _fault(each, loss)) is not None:
             raise AlgorithmFailed(f"{where}: expected {fault}")
-    return found
+    if loss == "policy_gradient":
+        return found
+    # an empty answer, as of a server that refuses, means nothing in any turn, and went well by chance
+    return [each for each in found if (each.row.answer if each.answer is None else each.answer).strip()]
 
 
 def _fault(example: Any, loss: str) -> str | None:

@@ -47,9 +47,9 @@ class DecisionRow:
     the number of the dialogue, or of the tree, on this question; in an evaluation that of its pairing. variant: that of
     the protocol, which was drawn for the dialogue. node: the number of the decision in its dialogue, or in its tree,
     where numbers are left out; parent: the node of the last decision of the round before, None for the first ones.
-    round: of the dialogue, from 0. prompt: the messages that the role read. answer:
-    what it wrote. prompt_ids, answer_ids, log_probs: the tokens of both, and the log-probability of each token of the
-    answer when it was sampled; () of a scripted player. stop: why the answer ended ("stop", "length" or "scripted").
+    round: of the dialogue, from 0. prompt: the messages that the role read. answer: what it wrote. prompt_ids,
+    answer_ids, log_probs: the tokens of both, and the log-probability of each token of the answer when it was sampled;
+    () of a scripted player, and of a model behind a server. stop: why the answer ended ("stop", "length", "scripted").
     attempts: how many answers were asked for. verdict: what the answer decides; None for a message. label: the
     question's. reward: what the role got in the whole dialogue; in a tree the mean over all dialogues in which the
     decision was made. taught: what the teacher of the player would have answered; None if it has no teacher. returns:
@@ -414,7 +414,8 @@ def found_scores(rollouts: Rollouts, protocol: Protocol, same: Sequence[int] | N
     found: Found = {**verdict_scores(numbers, labels, clusters(rows[0] for rows in dialogues))}
     for role in protocol.roles:
         rows = [row for row in rollouts.rows if row.role == role and row.stop != "scripted"]
-        found[f"tokens/{role}"] = _mean([len(row.answer_ids) for row in rows], clusters(rows))
+        counted = [row for row in rows if row.prompt_ids]  # a server does not say of each answer how many it has
+        found[f"tokens/{role}"] = _mean([len(row.answer_ids) for row in counted], clusters(counted))
         found[f"retries/{role}"] = _mean([row.attempts - 1 for row in rows], clusters(rows))
         is_cut = torch.tensor([row.stop == "length" for row in rows], dtype=torch.bool)
         found[f"cut_off/{role}"] = Share.of(is_cut, clusters(rows)) if rows else None

@@ -76,6 +76,19 @@ def test_a_byte_order_mark_is_no_part_of_a_file(file: str, before: str) -> None:
     assert (found.names, found.texts("x")) == (("x", "y"), ["a", "b"])
 
 
+@pytest.mark.parametrize("file", FILES[:3])
+def test_a_column_without_a_name_as_the_index_of_pandas_is_none(file: str) -> None:
+    found = read_columns(write(file, **{"": [0, 1], "x": [7, 8], "y": ["a", "b"]}))
+    assert (found.names, found.column("x").tolist(), found.texts("y")) == (("x", "y"), [7.0, 8.0], ["a", "b"])
+
+
+def test_a_document_may_be_a_cell() -> None:
+    limit = csv.field_size_limit()
+    text = "a long text, " * 20_000
+    assert read_columns(write("data.csv", x=[text, ""], y=[0, 1])).texts("x") == [text, ""]
+    assert csv.field_size_limit() == limit, "that of the process, which other code may mean"
+
+
 def test_a_number_and_its_text_are_one_cell_in_all_types_of_files() -> None:
     train = made(write("train.csv", x=[3, 2, 1], y=[3, 1, 2]))
     for file in FILES:

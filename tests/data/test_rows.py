@@ -187,6 +187,17 @@ def test_what_does_not_fit_is_told(changes: dict[str, Any], told: str) -> None:
         )
 
 
+def test_rows_that_a_file_has_twice_are_counted_if_they_are_held_out() -> None:
+    write_csv([ROWS[0], *ROWS[1:21], *ROWS[1:21]])
+    data = made(train=keys(), test=keys(part="held_out"))
+    rows = {name: [row % 20 for row in each.rows.tolist()] for name, each in data.items()}
+    num = sum(row in rows["train"] for row in rows["test"])
+    configs = check({"data": {"train": keys(), "test": keys(part="held_out")}}, Sets).data
+    [line] = overlaps(data, configs)
+    assert num > 0
+    assert line == f"{num} rows or instances of data.test equal rows in data.train, from which the model learns"
+
+
 def test_sets_of_one_file_are_split_alike_and_what_they_share_is_counted() -> None:
     """Whatever the path of the file is; so are instances of a scenario."""
     write_csv(ROWS)

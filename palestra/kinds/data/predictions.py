@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from palestra.config import ConfigError, below
+from palestra.data.rows import RowsData
 from palestra.data.sets import num_items
 from palestra.data.workers import deaths_held
 from palestra.kinds.data.models import PredictionFailed, StoredModel, joined, named_tensors
@@ -45,6 +46,8 @@ def write_predictions(model: StoredModel, name: str, out: Path, batch_size: int)
             labels.append(_label(batch, len(key.items)))
             found.append(predictions)
     columns = {"index": np.arange(num)}
+    if isinstance(data, RowsData):  # by which they are found in the file
+        columns["row"] = data.rows[:num]
     if all(label is not None for label in labels):
         columns[LABEL] = np.concatenate([label for label in labels if label is not None])
     outputs = named_tensors(joined(found), "output")

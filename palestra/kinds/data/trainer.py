@@ -13,10 +13,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
 from palestra.config import ConfigError, below, cut, running_own
+from palestra.config.errors import enumerated
 from palestra.data.items import TensorItems, moved
 from palestra.data.loading import Batches, Dealt, Loader
 from palestra.data.own_loaders import LoaderConfig, OwnLoader
 from palestra.data.reading import BatchKey, DataFailed, Reader, Unread
+from palestra.data.rows import RowsData
 from palestra.data.sets import TRAIN, files_of, make_sets, num_items, overlaps, require_same_sets
 from palestra.data.workers import deaths_held
 from palestra.kinds.data.config import FitConfig
@@ -175,7 +177,9 @@ class FitTrainer(Training):
     @classmethod
     def bounds(cls, config: FitConfig) -> list[str]:
         only = "model: only a program can train this, which hands a model over by FitTrainer(config).set_model(model)"
-        found = overlaps(make_sets(config.sets(), config.seed), config.sets())
+        found = overlaps(sets := make_sets(config.sets(), config.seed), config.sets())
+        if isinstance(train := sets.get(TRAIN), RowsData) and train.unseen:
+            found.insert(0, f"  of data.{TRAIN}: the model does not see {cut(enumerated(train.unseen), 200)}")
         return found if config.model is not None else [only, *found]
 
     @classmethod

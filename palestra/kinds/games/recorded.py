@@ -17,7 +17,7 @@ from palestra.buffers.data_set import Columns, ColumnsConfig, DataSetReplayConfi
 from palestra.config import ConfigError, below, check, cut, walk
 from palestra.config.files import apply_overrides
 from palestra.data.columns import read_columns
-from palestra.data.table import check_column, unknown_columns
+from palestra.data.table import FLAGS, check_column, unknown_columns
 from palestra.games.game import Game, Observation, is_legal
 from palestra.games.spaces import Box
 from palestra.rollouts.transitions import Transitions
@@ -33,12 +33,12 @@ KNOWN = {  # columns of our own files, of which Minari's sets have the names, to
     "legal": ("legal",),
     "next_legal": ("next_legal",),
 }
+AMBIGUOUS = ("done", "dones")  # columns that may also be true where a game was cut off
 OF_COLUMNS = re.compile(  # an override of them: whose, and what it says
     r"(?:(?:players\.([^.=]+)\.)?(?:[^=]*\.)?replay_buffer\.)?(columns(?:\.[^=]*)?=.*)", re.DOTALL
 )
 ROUNDING = 1e-6
 FINITE = "finite numbers of float32's range"
-WORDS = {"true": 1, "1": 1, "1.0": 1, "false": 0, "0": 0, "0.0": 0}  # of flags in tables; letters may be capital
 Array = np.ndarray[Any, Any]
 
 
@@ -97,13 +97,20 @@ def find_columns(
         columns = apply_overrides({"columns": columns}, words)["columns"]
     named = columns if isinstance(columns, dict) else {}
     missing = [key for key in ("observation", "action", "reward") if key in named and not named[key]]
-    if not any(found[key] or key in " ".join(words) for key in ("terminated", "truncated", "episode")):
+    said = " ".join(words)
+    if not any(found[key] or key in said for key in ("terminated", "truncated", "episode")):
         missing.append("terminated, truncated or episode (columns.episode=null: the file is one episode)")
     if missing:
         told = f"expected columns of {path} whose names tell {', '.join(missing)}, got {cut(', '.join(names), 300)}"
         seen = "{observation" if game is None else "{" + ": [NAME], ".join(game.spaces[role])
         hint = f"name them, as replay_buffer.columns.reward=NAME replay_buffer.columns.observation={seen}: [NAME]}}"
         raise ConfigError.at("replay_buffer.columns", f"{told}; {hint}")
+    unclear = next((each for each in AMBIGUOUS if each in names and each not in said), None)
+    if unclear is not None and not found["terminated"] and "terminated" not in said:
+        told = f"expected to be told whether {unclear!r} of {path} means that a game ended by its rules, or was cut off"
+        ways = " or ".join(f"replay_buffer.columns.{key}={unclear}" for key in ("terminated", "truncated"))
+        either = "if it may mean either, make a column of the first alone"
+        raise ConfigError.at("replay_buffer.columns.terminated", f"{told}; say {ways}; {either}")
     with below("replay_buffer.columns"):
         check(columns, ColumnsConfig)
     return columns
@@ -296,7 +303,7 @@ class _Rows:
 
     def flags(self, names: Columns, path: str, over: Array | None = None) -> Array:
         """Return columns of zeros and ones: bool (N, ...)."""
-        found = self.joined(names, path, over, WORDS)
+        found = self.joined(names, path, over, FLAGS)
         if found.dtype != bool:
             self.require((found == 0) | (found == 1), path, "0 or 1 in every row", found)
         return found != 0

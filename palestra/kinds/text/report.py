@@ -211,7 +211,7 @@ def _utterance(row: DecisionRow) -> Utterance:
     details = (
         f"player {row.player}" if row.player != row.role else "",
         f"{row.attempts} attempts" if row.attempts > 1 else "",
-        f"cut off after {len(row.answer_ids)} tokens" if row.stop == "length" else "",
+        f"cut off{f' after {len(row.answer_ids)} tokens' if row.prompt_ids else ''}" if row.stop == "length" else "",
     )
     prompt = "\n\n".join(f"{message.role}: {message.content}" for message in row.prompt)
     answer, asked = _cut(row.answer, MOST_OF_ANSWER), _cut(prompt, MOST_OF_ANSWER)

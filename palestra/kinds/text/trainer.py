@@ -143,6 +143,8 @@ class TextTrainer(Training):
         for name, each in self.seats.items():
             if isinstance(each, TextPlayer) and (note := each.model.note()) is not None:
                 self.log(f"players.{name}.model: {note}")
+        for line in self.game.scenario.notes:
+            self.log(line.strip())
         super().before_train()
 
     def _imitators(self) -> list[TextPlayer]:
@@ -356,7 +358,8 @@ class TextTrainer(Training):
 
     @classmethod
     def bounds(cls, config: TextConfig) -> list[str]:
-        return TextCosts.of(config).lines()
+        costs = TextCosts.of(config)
+        return [*costs.game.scenario.notes, *costs.lines()]
 
     @classmethod
     def check(cls, config: TextConfig) -> None:

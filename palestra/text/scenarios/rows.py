@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from palestra.config import Config, ConfigError, ConfigErrorItem, NonEmptyStr
-from palestra.data.table import AnyHeldOutConfig, LabelledFile, flags, split_rows, told_file
+from palestra.data.table import AnyHeldOutConfig, LabelledFile, flags, has_texts, split_rows, told_file
 from palestra.games.dialogue.protocol import Protocol
 from palestra.games.dialogue.rows import faults_of_sees, first_sees, shown_columns
 from palestra.text.scenarios.scenario import Drawn, TextScenario
@@ -31,12 +31,14 @@ class TextRowsConfig(Config):
     def usual(cls, said: Mapping[str, Any], protocol: Protocol | None) -> dict[str, Any]:
         """Read what the file tells: provers see all columns but the label and that of held-out rows.
 
-        Verifiers see none unless they are alone: a column may give the answer away.
+        Verifiers see none unless they are alone: a column may give the answer away. Columns that lack texts are left
+        out; if all are such, none is, so that their faults are told.
         """
         told = {"held_out": {"name": "fraction", "fraction": 0.2, "seed": 0}, "balanced": True, **said}
         file = told_file(told, "game.scenario")
         aside = {told["label"], *(value for key, value in dict(told["held_out"]).items() if key == "column")}
-        shown = [name for name in file.names if name not in aside]
+        columns = [name for name in file.names if name not in aside]
+        shown = [name for name in columns if has_texts(file, name)] or columns
         return {"sees": {} if protocol is None else first_sees(protocol, shown), **told}
 
     def build(self, protocol: Protocol) -> "TextRows":
@@ -64,6 +66,11 @@ class TextRows(TextScenario):
         self.labels = label.tolist()
         self.training = split_rows(label, ~is_held_out, "training", cpu)
         self.held_out = split_rows(label, is_held_out, "held-out", cpu)
+        rows, (training, held_out) = [*zip(*self.texts.values(), strict=True)], (self.training.rows, self.held_out.rows)
+        known = {rows[row] for row in training.tolist() if rows}
+        if num := sum(rows[row] in known for row in held_out.tolist() if rows):
+            told = f"{num} of {len(held_out)} held-out rows equal training rows in all that is seen of them"
+            self.notes = [f"  of {config.name}: {told}"]
 
     def draw(self, keys: Tensor, held_out: bool) -> list[Drawn]:
         rows = (self.held_out if held_out else self.training).draw(keys, self.config.balanced)

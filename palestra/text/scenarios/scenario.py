@@ -29,13 +29,15 @@ class TextScenario(ABC):
 
     Must be set: `fields`, the names of the texts of a question; `sees`, by role those that it sees. May be set:
     `files`, the SHA-256 of each file that questions come from, by its path: a run is not resumed once one of them has
-    changed. Must be implemented: `draw`; may be: `argue`, `describe`. `__init__` is called with the config and the
-    protocol. A scenario of your own carries its keys as `Config`, a UserConfig.
+    changed; `notes`, lines for the user on what may not be meant in them. Must be implemented: `draw`; may be: `argue`,
+    `describe`. `__init__` is called with the config and the protocol. A scenario of your own carries its keys as
+    `Config`, a UserConfig.
     """
 
     fields: Sequence[str]
     sees: Mapping[str, Sequence[str]]
     files: Mapping[str, str] = {}
+    notes: Sequence[str] = ()
 
     def __init__(self, config: Any, protocol: Protocol) -> None:
         self.config, self.protocol = config, protocol

@@ -261,7 +261,10 @@ class Client:
             return self.shortened(f"{type(cause or error).__name__}: {cause or error}").rstrip(": ")
         body = getattr(error, "body", None)
         told = body.get("message") or body.get("detail") if isinstance(body, dict) else body
-        return self.shortened(f"HTTP {status}: {told or getattr(error, 'message', '')}")
+        if status < 400 and (place := _header(error, "location")):
+            told = f"redirects are not followed, here to {place}"
+        again = f" (to be asked again after {math.ceil(wait):,} s)" if (wait := retry_after_s(error)) else ""
+        return self.shortened(f"HTTP {status}{again}: {told or getattr(error, 'message', '')}")
 
 
 async def _bound(response: Any) -> None:
@@ -288,9 +291,14 @@ async def _bound(response: Any) -> None:
     response.stream = Bounded()
 
 
+def _header(error: BaseException, name: str) -> Any:
+    """Return a header of the reply that is an error; None without one."""
+    return getattr(getattr(error, "response", None), "headers", {}).get(name)
+
+
 def retry_after_s(error: BaseException) -> float | None:
     """Return after how many seconds a server wants to be asked again, if it says so."""
-    said = getattr(getattr(error, "response", None), "headers", {}).get("retry-after")
+    said = _header(error, "retry-after")
     ways: tuple[Callable[[Any], float], ...] = (float, lambda date: parsedate_to_datetime(date).timestamp() - time())
     for seconds_of in ways:
         with suppress(ValueError, TypeError, OverflowError):

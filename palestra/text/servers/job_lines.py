@@ -199,6 +199,7 @@ def adopt_by_hand(root: Folder, run: str, said: Sequence[str]) -> None:
             raise ConfigError.at("--job", f"expected the id of a job, such as ftjob-abc123, got {cut(repr(job))}")
         entry = open_[key or next(iter(open_))]
         if job == "none":
-            lines.add(entry, {"kind": "failed", "why": NOT_THERE, "spent": NOTHING.line()})
+            spent = NOTHING if entry.job is None else entry.worst  # what was there may have been paid for
+            lines.add(entry, {"kind": "failed", "why": NOT_THERE, "spent": spent.line()})
         else:
             lines.add(entry, {"kind": "submitted", "job": job, "at": time.time()})

@@ -112,6 +112,7 @@ MOST_STEPS, MOST_LOSS = 2**31, 1e300  # that a server may report of a job
 PAGE, MOST_LISTED = 100, 200_000  # files, jobs or events: of a page, and of all
 BY_HAND = "go on with `palestra resume RUN --job ID`, or with --job none if the server has none"
 CANNOT_LIST = (404, 405, 501)
+GONE = (404, 410)  # of a job that the server has forgotten
 
 
 class JobFailed(Exception):
@@ -302,7 +303,10 @@ class ServerJob:
         """Ask how the job is, until it is over. Raises JobFailed if it has failed, or has been cancelled."""
         config, pause, is_late = self.order.config, self.order.config.poll_s, False
         while True:
-            job = await self._get(entry, lambda: self._jobs.retrieve(entry.job))
+            try:
+                job = await self._get(entry, lambda: self._jobs.retrieve(entry.job))
+            except Refused as error:
+                raise error if error.status not in GONE else JobFailed(f"{error}; {BY_HAND}") from None
             if (key := _metadata(job).get("key")) not in (None, entry.key):
                 other = self.client.shortened(key)[:200]
                 raise JobFailed(f"expected {entry.job} to be the job {entry.key}, got the job {other!r}; {BY_HAND}")

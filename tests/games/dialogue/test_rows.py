@@ -154,6 +154,11 @@ def test_a_column_says_which_rows_are_held_out() -> None:
     write_csv([[*row, "test" if row is ROWS[0] else int(row[0] >= 30)] for row in ROWS])
     game = made(held_out={"name": "column", "column": "test"})
     assert rows_of(game, True) == set(range(30, 40))
+    words = ["test", "y"]  # as pandas and others write booleans
+    flags = [[str(row[0] >= 30), ("FALSE", "true")[row[3]]] for row in ROWS[1:]]
+    write_csv([[*row[:3], *added] for row, added in zip(ROWS, [words, *flags], strict=True)])
+    assert rows_of(made(held_out={"name": "column", "column": "test"}), True) == set(range(30, 40))
+    assert made().scenario.labels.tolist() == [row[3] for row in ROWS[1:]]  # type: ignore[attr-defined]
 
 
 def test_the_split_follows_its_own_seed_alone() -> None:

@@ -388,6 +388,9 @@ def rows(kind: str, file: str = "train.csv", label: str | None = "kind") -> dict
     }
 
 
+HELD_OUT = ["data.test.part=held_out", "data.test.held_out={name: fraction, fraction: 0.5, seed: 0}"]
+
+
 def test_rows_without_labels_are_predicted_as_the_training_rows_say(here: Path) -> None:
     lengths, colours = torch.linspace(-3, 5, 40).tolist(), ["red", "blue"] * 20
     kinds = ["oak" if length > 1 else "ash" for length in lengths]
@@ -403,6 +406,11 @@ def test_rows_without_labels_are_predicted_as_the_training_rows_say(here: Path) 
     known, new = (list(csv.DictReader(Path(name).read_text().splitlines())) for name in ("known.csv", "new_out.csv"))
     assert [row["label"] for row in known] == kinds
     assert {row["class"] for row in known} == {"oak", "ash"}
+    shell("predict", "trees", "test", "--out", "some.csv", "data.test.num_items=5", *HELD_OUT)
+    some = list(csv.DictReader(Path("some.csv").read_text().splitlines()))
+    assert [row["index"] for row in some] == list("01234")
+    assert [row["label"] for row in some] == [kinds[int(row["row"])] for row in some]
+    assert [row["row"] for row in some] != list("01234"), "they are held out at random"
     assert "label" not in new[0]
     assert [{**row, "label": kind} for row, kind in zip(new, kinds, strict=True)] == [
         {name: row[name] for name in (*new[0], "label")} for row in known

@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from palestra.cli import app
 from palestra.commands.starting import starting_config
 from palestra.config import ConfigError
 from tests.fitted import MODULE
@@ -61,3 +63,17 @@ def test_if_no_column_can_be_shown_the_fault_of_each_is_told(words: list[str], k
     overrides = [f"{key}file=points.csv", f"{key}label=y", f"{key}held_out.fraction=0.5"]
     with pytest.raises(ConfigError, match=rf"^{key}sees\..*0: expected finite numbers in the column 'x', .* in row 1"):
         starting_config(words[0], [*words[1:], *overrides])
+
+
+def test_what_the_model_does_not_see_of_a_file_is_said(in_tmp_path: Path) -> None:
+    """By a first file, which leaves out columns with holes, and by `check`, whatever the reason."""
+    Path("points.csv").write_text("x,hole,day,y\n" + "".join(f"{n},{n or 'NA'},day {n},{n % 2}\n" for n in range(40)))
+    words = ["fit", "classifier", "rows", "data.train.file=points.csv", "data.train.label=y"]
+    line = "of data.train: the model does not see hole and day"
+    done = CliRunner().invoke(app, ["config", *words])
+    assert (done.exit_code, done.stderr) == (0, f"{line}\n")
+    Path("run.yml").write_text(done.stdout)
+    assert f"  {line}\n" in CliRunner().invoke(app, ["check", "run.yml"]).stdout
+    seen = [f"data.{name}.sees=[x, hole, day]" for name in ("train", "valid")]
+    seen += [f"data.{name}.categorical=[hole, day]" for name in ("train", "valid")]
+    assert line not in CliRunner().invoke(app, ["check", "run.yml", *seen]).stdout

@@ -498,9 +498,17 @@ def test_where_episodes_end_is_said_by_names_or_in_words() -> None:
         ConfigError, match=r"whose names tell terminated, truncated or episode \(columns\.episode=null:"
     ):
         find_columns("log.npz", Told(BOX, 2), "agent")
-    for word, num in (("episode=null", 1), ("terminated=done", 2)):
-        columns = find_columns("log.npz", Told(BOX, 2), "agent", [f"replay_buffer.columns.{word}"])
-        assert len(read("log.npz", Told(BOX, 2), columns).lengths) == num
+    unclear = "expected to be told whether 'done' of log.npz means that a game ended by its rules, or was cut off"
+    with pytest.raises(ConfigError, match=unclear):  # and nobody has terminated without a word
+        find_columns("log.npz", Told(BOX, 2), "agent", ["replay_buffer.columns.episode=null"])
+    for words, num, num_over in (
+        (["terminated=null", "episode=null"], 1, 0),
+        (["terminated=done"], 2, 2),
+        (["truncated=done"], 2, 0),
+    ):
+        columns = find_columns("log.npz", Told(BOX, 2), "agent", [f"replay_buffer.columns.{word}" for word in words])
+        play = read("log.npz", Told(BOX, 2), columns)
+        assert (len(play.lengths), int(play.rows.terminated.sum())) == (num, num_over)
 
 
 def test_what_lacks_after_the_end_does_not_matter() -> None:

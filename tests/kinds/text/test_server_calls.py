@@ -100,6 +100,9 @@ def test_a_run_says_what_its_calls_were_and_has_the_key_in_no_file(finished: tup
     assert said["money"] == pytest.approx((said["input"] + 2 * said["output"]) / 1e6)
     assert set(map(len, [server.asked.values()])) == {len(server.asked)}
     assert max(server.asked.values()) == 1, "no request is made twice"
+    [dialogues] = [record["dialogues"] for record in records(run) if "dialogues" in record]
+    known = [name for name in dialogues if name.startswith("tokens/")]
+    assert known == ["tokens/verifier"], "nobody knows how many tokens an answer of a server has"
     assert "calls/money" in told(["table", str(run)])
     told(["report", str(run)])
     assert KEY not in (page := (run / "report.html").read_text())

@@ -33,6 +33,19 @@ def test_examples_may_come_one_after_the_other() -> None:
     assert examples(lambda rows: [pair], "preference") == [pair]
 
 
+def test_nobody_imitates_an_empty_answer_as_of_a_server_that_refuses() -> None:
+    for answer in ("", " \n"):
+        assert examples(lambda rows: [Example(rows[0], 1.0), Example(row(), 1.0)], answer=answer) == [
+            Example(row(), 1.0)
+        ]
+        assert examples(lambda rows: [Example(rows[0], 1.0, worse=WORSE)], "preference", answer=answer) == []
+        [kept] = examples(lambda rows: [Example(rows[0], 1.0, "yes")], answer=answer)
+        assert kept.answer == "yes", "what should have been said instead is learned"
+        [kept] = examples(lambda rows: [Example(row(), 1.0, worse=rows[0])], "preference", answer=answer)
+        assert kept.worse is not None, "it may be the worse one"
+        assert examples(lambda rows: [Example(rows[0], -1.0)], "policy_gradient", answer=answer) != []
+
+
 @pytest.mark.parametrize(
     ("gives", "why", "changed"),
     [

@@ -71,13 +71,27 @@ def test_a_first_file_shows_provers_all_columns_but_the_label_and_a_verifier_non
     assert config.describe_turns()[-1] == "  of rows: prover sees question and number; verifier sees nothing"
     alone = text_config("solo_verifier", scenario={"name": "rows", "file": "rows.jsonl"})
     assert alone.scenario.sees == {"verifier": ["question", "number"]}
+    write([{**row, "number": row["number"] if row["number"] % 5 else None} for row in ROWS])
+    for suffix in ("csv", "jsonl", "parquet"):
+        with_holes = text_config("adp", scenario={"name": "rows", "file": f"rows.{suffix}"})
+        assert with_holes.scenario.sees == {"prover": ["question"], "verifier": []}
 
 
-def test_who_sees_what_is_said_beside_a_first_file() -> None:
+def test_who_sees_what_is_said_beside_a_first_file_and_which_rows_are_held_out_in_vain() -> None:
     words = ["config", "expert_iteration", "nip", "rows", "game.scenario.file=rows.csv", "game.scenario.label=label"]
     done = CliRunner().invoke(app, words)
     assert (done.exit_code, done.stderr) == (0, "of rows: prover sees question and number; verifier sees nothing\n")
     assert yaml.safe_load(done.stdout)["game"]["scenario"]["sees"]["verifier"] == []
+    assert made(sees={"prover": [], "verifier": []}).scenario.notes == ()
+    column = {"name": "column", "column": "number"}  # 0: training draws it
+    write([{**row, "number": int(place > 10)} for place, row in enumerate(ROWS + ROWS[:3])])
+    game = made(sees={"prover": ["question"], "verifier": []}, held_out=column)
+    told = "  of rows: 3 of 4 held-out rows equal training rows in all that is seen of them"
+    assert game.scenario.notes == [told]
+    Path("run.yml").write_text(done.stdout)
+    sees = ["game.scenario.sees={prover: [question], verifier: []}"]
+    shown = CliRunner().invoke(app, ["check", "run.yml", *sees, f"game.scenario.held_out={json.dumps(column)}"])
+    assert told in shown.stdout.splitlines()
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])

@@ -24,11 +24,12 @@ class FakeServer(ThreadingHTTPServer):
     """The server. url: of its interface.
 
     answer: gives the text of a choice by messages, seed and its number. plan: how it misbehaves at the next chat
-    completions, one entry each: a status, `429 SECONDS` (Retry-After), hang, cut, filtered, none, no_usage, odd (an
-    index that is none), echo (the Authorization header in an error), echo_late (in no JSON, behind blanks), long (so
-    many bytes, in pieces of no stated size), zipped (with that header). latency_s: before every answer. asked: how
-    often each body was asked for, as JSON; answered: how often a whole answer went out. headers: those of the last
-    request. most_at_once: of the requests that waited together. num_made, num_open: connections so far, and now.
+    completions, one entry each: a status, `429 SECONDS` (Retry-After), `307 URL` (Location), hang, cut, filtered, none,
+    no_usage, odd (an index that is none), echo (the Authorization header in an error), echo_late (in no JSON, behind
+    blanks), long (so many bytes, in pieces of no stated size), zipped (with that header). latency_s: before every
+    answer. asked: how often each body was asked for, as JSON; answered: how often a whole answer went out. headers:
+    those of the last request. most_at_once: of the requests that waited together. num_made, num_open: connections so
+    far, and now.
     """
 
     daemon_threads = True
@@ -108,7 +109,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _reply(self, plan: str, body: dict[str, Any]) -> None:
         kind, _, rest = plan.partition(" ")
         if kind.isdigit():
-            headers = {"retry-after": rest} if rest else {}
+            headers = {"location" if kind.startswith("3") else "retry-after": rest} if rest else {}
             return self._send(int(kind), {"error": {"message": f"status {kind}"}}, headers)
         match kind:
             case "hang":

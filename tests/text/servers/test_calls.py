@@ -143,11 +143,13 @@ def test_attempts_are_made_again_and_each_of_them_is_counted(
     ("plan", "said"),
     [
         (["400"], "HTTP 400: status 400"),
+        (["307 https://there/v1?key=a"], "HTTP 307: redirects are not followed, here to https://there/v1?***"),
         (["none"], "expected 1 answers, got 0"),
         (["detail"], "HTTP 404: Not Found, says FastAPI"),
         (["echo"], "HTTP 401: bad key Bearer ***"),
         (["echo_late 985"], "expected a chat completion, got Bearer ***"),
         (["503", "503", "503"], "HTTP 503: status 503; 3 attempts were made (num_attempts)"),
+        (["503", "503", "429 9999"], "HTTP 429 (to be asked again after 9,999 s): status 429; 3 attempts were made"),
     ],
 )
 def test_what_cannot_be_used_ends_in_one_line_without_the_key(

@@ -185,6 +185,21 @@ def test_a_job_that_never_came_is_given_up_by_hand_and_submitted_anew(tmp_path: 
     assert ours(fake) == [f"palestra-{RUN}-0-prover-2"]
 
 
+def test_a_job_that_the_server_has_forgotten_is_given_up_by_hand_and_counts_as_its_worst_case(
+    tmp_path: Path, fake: JobServer
+) -> None:
+    fake.at["submit"] = lambda: fake.jobs.pop("ftjob-3")
+    for _ in range(2):
+        [error] = made(tmp_path, order(fake.url))
+        assert "HTTP 404: no job ftjob-3; go on with `palestra resume RUN --job ID`, or with --job none" in str(error)
+    adopt_by_hand(Folder(tmp_path), RUN, ["none"])
+    [entry] = read_jobs(Folder(tmp_path)).values()
+    assert entry.end is not None
+    assert entry.end["spent"] == entry.worst.line()
+    assert made(tmp_path, order(fake.url)) == [TunedModel("base+3", 1, None)]
+    assert ours(fake) == [f"palestra-{RUN}-0-prover-2"]
+
+
 def test_a_job_that_fails_or_is_cancelled_says_why_and_is_made_anew(tmp_path: Path, fake: JobServer) -> None:
     fake.end, fake.looks = "failed", 3
     [error] = made(tmp_path, order(fake.url))
