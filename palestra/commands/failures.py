@@ -77,7 +77,7 @@ def one_line_errors_of_reading() -> Iterator[None]:
             raise _told(error, 1, f"the disk refuses: {error}") from None
         if isinstance(error, typer.Exit) or not (lack(error) or own_frames(error)):
             raise
-        raise _told(error, 1, raised(error)) from None
+        raise _told(error, 1, lack(error) or raised(error)) from None
 
 
 def load(stored: Any, checkpoint: str) -> None:

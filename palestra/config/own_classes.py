@@ -15,7 +15,6 @@ from palestra.config.own_modules import IMPORT_PATH, OF_A_SCRIPT, admit, admit_o
 
 T = TypeVar("T")
 HOOKS = ("before_", "after_")  # with which the names of most hooks begin
-LIKE = 0.85  # as alike as `head` and `heads` a name is taken for another one
 LIBRARIES = *map(sysconfig.get_path, ("stdlib", "scripts")), "/site-packages/", "/dist-packages/", "<frozen "
 NOT_OWN = (f"{Path(__file__).parent.parent}/", *LIBRARIES)  # in names of files with code that no user has written
 
@@ -92,7 +91,7 @@ def require_used(cls: type, known: Sequence[str], key: str = "") -> None:
     for name in sorted(name for name in own.keys() - used - set(dir(ours)) if not name.startswith("_")):
         is_method = callable(getattr(cls, name))
         left = [each for each in known if each not in own and callable(getattr(ours, each)) == is_method]
-        if (is_method and name.startswith(hooks)) or nearest(name, left, LIKE):
+        if (is_method and name.startswith(hooks)) or nearest(name, left, 0.85):
             expected = f"expected {', '.join(left)} and other names that do not look like one"
             got = f"{name!r} of {cls.__name__}, which nothing uses"
             raise ConfigError.at(key, f"{expected}, got {got}{nearest_hint(name, left)}")
@@ -133,10 +132,10 @@ def failure(error: BaseException) -> str:
 def raised(error: BaseException) -> str:
     """Say which code of a user's own has raised an error, and how, after the lines of its traceback that are theirs."""
     frames = own_frames(error)
-    code = "".join(f"{f.f_globals.get('__name__')}:{f.f_code.co_qualname} raises " for f, _ in frames[:1])
-    lines = "".join(traceback.StackSummary.extract(iter(frames)).format())
-    told = "; ".join([code + failure(error), *getattr(error, "__notes__", [])])
-    return f"in your own code (most recent call last):\n{lines}{told}"
+    code = f"{frames[0][0].f_globals.get('__name__')}:{frames[0][0].f_code.co_qualname}"
+    told = [f"{code} raises {failure(error)}", *getattr(error, "__notes__", [])]
+    lines = traceback.StackSummary.extract(iter(frames)).format()
+    return "".join(["in your own code (most recent call last):\n", *lines, "; ".join(told)])
 
 
 @contextmanager
