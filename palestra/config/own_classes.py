@@ -15,8 +15,9 @@ from palestra.config.own_modules import IMPORT_PATH, OF_A_SCRIPT, admit, admit_o
 
 T = TypeVar("T")
 HOOKS = ("before_", "after_")  # with which the names of most hooks begin
-LIBRARIES = *map(sysconfig.get_path, ("stdlib", "scripts")), "/site-packages/", "/dist-packages/", "<frozen "
-NOT_OWN = (f"{Path(__file__).parent.parent}/", *LIBRARIES)  # in names of files with code that no user has written
+LIBRARIES = "/site-packages/", "/dist-packages/", "/torchinductor_", "<eval_with_key", "<frozen "
+# in the names of files with code that no user has written
+NOT_OWN = (f"{Path(__file__).parent.parent}/", *map(sysconfig.get_path, ("stdlib", "scripts")), *LIBRARIES)
 
 
 def admits(name: str) -> bool:
