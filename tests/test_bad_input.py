@@ -3,6 +3,7 @@
 Covers palestra.kinds.games.config, palestra.run.sections.
 """
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from palestra.cli import app
-from palestra.config import load_yaml
+from palestra.config import ConfigError, load_yaml
+from palestra.run.kinds import read_config
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 GYMNASIUM = sorted(file for file in CONFIGS.glob("*.yml") if load_yaml(file)["game"]["name"] == "gymnasium")
@@ -324,3 +326,17 @@ def test_more_minibatches_than_rows_are_told() -> None:
         f"{ALGORITHM}.num_minibatches: expected at most 2 (a roll-out has so many sequences, one per world and role), "
         "got 3"
     )
+
+
+@pytest.mark.parametrize(
+    ("file", "override", "told"),
+    [
+        ("dqn-cartpole", "optimizer.beta1=1.0", "expected a number >= 0 and < 1, got 1.0"),
+        ("dqn-cartpole", "optimizer={name: sgd, momentum: 1, weight_decay: 0.0}", ">= 0 and < 1, got 1"),
+        ("dqn-cartpole", "target.tau=0", "expected a number > 0 and <= 1, got 0"),
+        ("iql-pendulum", "loss.expectile=1.0", "expected a number > 0 and < 1, got 1.0"),
+    ],
+)
+def test_numbers_with_which_nothing_is_learned_are_told(file: str, override: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        read_config(file, [f"players.agent.algorithm.{override}"])

@@ -61,6 +61,7 @@ def _telling_ranks(*known: type[Exception]) -> Iterator[None]:
 def one_line_errors_of_reading() -> Iterator[None]:
     """Do as `one_line_errors`, for commands that only read configs and folders; torch is not imported."""
     from palestra.config import ConfigError, UntrustedError
+    from palestra.config.own_classes import own_frames, raised
     from palestra.storage.disk import RunFolderError
 
     try:
@@ -71,14 +72,12 @@ def one_line_errors_of_reading() -> Iterator[None]:
         raise typer.Exit(CLOSED_PIPE) from None
     except (ConfigError, RunFolderError, UntrustedError) as error:
         raise _told(error, 2) from None
-    except OSError as error:
-        if error.errno not in REFUSALS:
-            raise
-        raise _told(error, 1, "the disk refuses: ") from None
     except Exception as error:
-        if isinstance(error, typer.Exit) or lack(error) is None:
+        if isinstance(error, OSError) and error.errno in REFUSALS:
+            raise _told(error, 1, f"the disk refuses: {error}") from None
+        if isinstance(error, typer.Exit) or not (lack(error) or own_frames(error)):
             raise
-        raise _told(error, 1) from None
+        raise _told(error, 1, lack(error) or raised(error)) from None
 
 
 def load(stored: Any, checkpoint: str) -> None:
@@ -88,10 +87,13 @@ def load(stored: Any, checkpoint: str) -> None:
         errors.print(line)
 
 
-def _told(error: Exception, code: int, what: str = "") -> typer.Exit:
-    """Print an error; returns the exit. code: the exit code, but 1 where it is the machine that lacks something."""
+def _told(error: Exception, code: int, text: str | None = None) -> typer.Exit:
+    """Print an error; returns the exit. code: the exit code, but 1 where it is the machine that lacks something.
+
+    text: what is printed; None: the error itself.
+    """
     from palestra.storage.secrets import redacted
 
     lacking = lack(error)
-    errors.print(redacted(lacking or f"{what}{error}"))
+    errors.print(redacted(lacking or text or str(error)))
     return typer.Exit(1 if lacking else code)

@@ -5,6 +5,7 @@ A config is a tree of `Config` models. Every key must be written, and every erro
 
 from palestra.config.base import (
     Config,
+    Decay,
     Discount,
     Fraction,
     InBranch,

@@ -98,5 +98,6 @@ NonNegativeInt = Annotated[int, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, le=1), Noun("fraction")]
+Decay = Annotated[float, Field(ge=0, lt=1)]  # of a running mean, which 1 would never change
 Discount = Annotated[float, Field(ge=0, le=1), Noun("discount")]
 NonEmptyStr = Annotated[str, Field(min_length=1)]

@@ -1,18 +1,23 @@
 """Classes and functions of the user's own that a config names, as package.module:Class: found, imported, hashed."""
 
 import sys
+import sysconfig
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FunctionType
+from types import FrameType, FunctionType
 from typing import Any, TypeVar
 
 from palestra.config.base import Config, walk
-from palestra.config.errors import ConfigError, listed
+from palestra.config.errors import ConfigError, listed, nearest, nearest_hint
 from palestra.config.own_modules import IMPORT_PATH, OF_A_SCRIPT, admit, admit_outside, hash_of, import_own
 
 T = TypeVar("T")
+HOOKS = ("before_", "after_")  # with which the names of most hooks begin
+LIBRARIES = "/site-packages/", "/dist-packages/", "/torchinductor_", "<eval_with_key", "<frozen "
+# in the names of files with code that no user has written
+NOT_OWN = (f"{Path(__file__).parent.parent}/", *map(sysconfig.get_path, ("stdlib", "scripts")), *LIBRARIES)
 
 
 def admits(name: str) -> bool:
@@ -54,14 +59,43 @@ def import_path(named: Any) -> str:
 def load_class(name: str, base: type[T]) -> type[T]:
     """The class that `package.module:Class` names, imported if it may be (palestra.config.own_modules).
 
-    Raises ValueError if there is no such module or class, or if the class is no subclass of `base`.
+    Raises ValueError if there is no such module or class, if the class is no subclass of `base`, or has a name that
+    looks like one of `base` and is none.
     """
     found = load_named(name)
     if not isinstance(found, type):
         raise _missing(name, "class", lambda it: isinstance(it, type) and it is not base and issubclass(it, base))
     if not issubclass(found, base):
         raise ValueError(f"expected a subclass of {base.__module__}.{base.__qualname__}, got {name!r}")
+    require_used(found, names_of_ours(base))
     return found
+
+
+def is_ours(cls: type) -> bool:
+    return cls.__module__.startswith("palestra.")
+
+
+def names_of_ours(base: type) -> list[str]:
+    """The public names that a class of ours has, and those that it derives from."""
+    return [name for each in filter(is_ours, base.__mro__) for name in vars(each) if not name.startswith("_")]
+
+
+def require_used(cls: type, known: Sequence[str], key: str = "") -> None:
+    """Raise ConfigError for a name in a user's own class that looks like one of its base and is none, if none uses it.
+
+    known: those names of the base that it may define; one that it does define is not the one that is meant.
+    """
+    ours = next(filter(is_ours, cls.__mro__), object)
+    own = {name: value for each in cls.__mro__ if each not in ours.__mro__ for name, value in vars(each).items()}
+    used = {name for value in own.values() for name in getattr(getattr(value, "__code__", None), "co_names", ())}
+    hooks = HOOKS if any(name.startswith(HOOKS) for name in known) else ()
+    for name in sorted(name for name in own.keys() - used - set(dir(ours)) if not name.startswith("_")):
+        is_method = callable(getattr(cls, name))
+        left = [each for each in known if each not in own and callable(getattr(ours, each)) == is_method]
+        if (is_method and name.startswith(hooks)) or nearest(name, left, 0.85):
+            expected = f"expected {', '.join(left)} and other names that do not look like one"
+            got = f"{name!r} of {cls.__name__}, which nothing uses"
+            raise ConfigError.at(key, f"{expected}, got {got}{nearest_hint(name, left)}")
 
 
 def admitted_function(name: str) -> Callable[..., Any] | None:
@@ -84,12 +118,25 @@ def _missing(name: str, kind: str, is_one: Callable[[Any], bool]) -> ValueError:
     return ValueError(f"expected a {kind} of module {module_name!r} ({listed(known) or 'none'}), got {inside!r}")
 
 
+def own_frames(error: BaseException) -> list[tuple[FrameType, int]]:
+    """The frames, with their lines, of an error's traceback that lie in a user's own code, the outermost first."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return [each for each in frames if not any(place in each[0].f_code.co_filename for place in NOT_OWN)]
+
+
 def failure(error: BaseException) -> str:
     """Say what went wrong in a user's own code, and where: `ValueError: too small (mine.py, line 34)`."""
-    text = f"{type(error).__name__}: {' '.join(str(error).split())}"
-    ours = ("site-packages", str(Path(__file__).parent.parent))
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not any(place in f.filename for place in ours)]
-    return f"{text} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else text
+    where = "".join(f" ({Path(f.f_code.co_filename).name}, line {line})" for f, line in own_frames(error)[-1:])
+    return f"{type(error).__name__}: {' '.join(str(error).split())}{where}"
+
+
+def raised(error: BaseException) -> str:
+    """Say which code of a user's own has raised an error, and how, after the lines of its traceback that are theirs."""
+    frames = own_frames(error)
+    code = f"{frames[0][0].f_globals.get('__name__')}:{frames[0][0].f_code.co_qualname}"
+    told = [f"{code} raises {failure(error)}", *getattr(error, "__notes__", [])]
+    lines = traceback.StackSummary.extract(iter(frames)).format()
+    return "".join(["in your own code (most recent call last):\n", *lines, "; ".join(told)])
 
 
 @contextmanager

@@ -194,7 +194,9 @@ def find_gradient(
             yield list(torch.autograd.grad(loss if scale is None else loss * scale, weights, allow_unused=True))
 
     gradient = added(gradients())
-    if not bool(count := sum(counted)):
+    if bool((count := sum(counted)) <= 0):
+        if count < 0:
+            raise TermsError(f"expected a sum above 0 of the term {WEIGHT!r} over a batch, got {count:g}")
         return Gradient([None] * len(weights), 0.0, {})
     means = {name: value / count for name, value in sums.items()}
     means["loss"] = sum(value for name, value in means.items() if name.startswith("loss_"))  # type: ignore[assignment]

@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from palestra.config import Config, InBranch, PositiveFloat, PositiveInt
+from palestra.config import Config, Decay, InBranch, PositiveFloat, PositiveInt
 from palestra.config.errors import listed
 from palestra.data.order import AnyOrderConfig
 from palestra.models.gradients import Belongs, find_gradient, num_items, said_by
@@ -62,7 +62,7 @@ def take_mean(mean: Mean, vectors: Sequence[Vector], terms: Terms, weight: Tenso
 class EMAConfig(Config):
     """An exponential moving average of the weights."""
 
-    decay: Annotated[float, Field(ge=0, lt=1)]
+    decay: Decay
     """share of the average that stays at each opt step"""
 
 

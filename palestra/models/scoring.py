@@ -33,8 +33,8 @@ class ItemScores:
     def add(self, numbers: Mapping[str, Tensor], size: int) -> None:
         """Add the numbers of a batch of `size` items, by score; `weight` says how much each counts.
 
-        Raises TermsError for a declared score that is missing, for one, or a weight, that is not per item, and for a
-        share that is not between 0 and 1.
+        Raises TermsError for a declared score that is missing, for one, or a weight, that is not per item, for a share
+        that is not between 0 and 1, and for a weight below 0.
         """
         if not isinstance(numbers, Mapping):
             raise TermsError(f"expected a dict of tensors from evaluation_step, got {type(numbers).__name__}")
@@ -47,8 +47,11 @@ class ItemScores:
                 expected = f"expected numbers between 0 and 1 as the score {score.name!r}, whose unit is share"
                 raise TermsError(f"{expected}, got {values[outside][0]:g}")
             self.values[score.name].append(values)
-        weight = torch.ones(size) if numbers.get(WEIGHT) is None else numbers[WEIGHT]
-        self.weights.append(_per_item(weight, f"the entry {WEIGHT!r} of evaluation_step", size))
+        given = torch.ones(size) if numbers.get(WEIGHT) is None else numbers[WEIGHT]
+        weight = _per_item(given, entry := f"the entry {WEIGHT!r} of evaluation_step", size)
+        if not bool((weight >= 0).all()):
+            raise TermsError(f"expected numbers >= 0 as {entry}, got {weight[~(weight >= 0)][0]:g}")
+        self.weights.append(weight)
 
     def estimates(self) -> dict[str, Estimate]:
         """Return the weighted mean of each score over all items, with its 95% interval."""
@@ -66,7 +69,7 @@ class ItemScores:
         """
         score = next((each for each in self.declared if each.name == "loss"), self.declared[0])
         values = torch.cat(self.values[score.name])
-        order = values.argsort(descending=bool(score.high_for), stable=True)
+        order = (-values if score.high_for else values).argsort(stable=True)  # what is nan comes last
         shares = (torch.cat(self.values[each.name]) for each in self.declared if each.is_share and each.high_for)
         hits = next((share for share in shares if bool(((share == 0) | (share == 1)).all())), torch.zeros(len(values)))
         best, worst = order[:NUM_EXTREMES], order.flip(0)

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from palestra.config import Config, Fraction, NonNegativeFloat, PositiveFloat
+from palestra.config import Config, Decay, NonNegativeFloat, PositiveFloat
 from palestra.optimizers.optimizer import Optimizer, flush_subnormals
 
 STEPS_PER_FLUSH = 16
@@ -17,9 +17,9 @@ class AdamConfig(Config):
 
     name: Literal["adam"]
     """Adam (Kingma & Ba 2015); AdamW (Loshchilov & Hutter 2019) where weight_decay is above 0"""
-    beta1: Fraction
+    beta1: Decay
     """decay of the mean of gradients"""
-    beta2: Fraction
+    beta2: Decay
     """decay of the mean of squared gradients"""
     eps: PositiveFloat
     """added to the root of the mean of squared gradients"""
@@ -90,7 +90,7 @@ class SGDConfig(Config):
 
     name: Literal["sgd"]
     """stochastic gradient descent"""
-    momentum: Fraction
+    momentum: Decay
     """share of the last step that is added to the new one"""
     weight_decay: NonNegativeFloat
     """weight decay, added to the gradient"""

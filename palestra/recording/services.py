@@ -4,6 +4,7 @@ Weights & Biases and trackio get one row for each record, on a server or on this
 no number becomes an artifact.
 """
 
+import logging
 import re
 import secrets
 import shutil
@@ -152,6 +153,8 @@ class TrackioRecorder(Recorder):
         self.config, self._trackio = config, import_module("trackio")
         self._run: Any = None
         self._last = 0
+        for module in map(import_module, ("trackio", "trackio.run", "trackio.utils")):
+            vars(module)["print"] = logging.getLogger("trackio").info  # the screen is the display's
 
     def open(self, run: RunCard) -> int:
         if self._run is not None:
@@ -225,6 +228,8 @@ class MlflowRecorder(Recorder):
     def __init__(self, config: MlflowConfig) -> None:
         self.config = config
         self._mlflow, self._entities = import_module("mlflow"), import_module("mlflow.entities")
+        logging.getLogger("mlflow").setLevel(logging.WARNING)  # the screen is the display's
+        self._now = 0
 
     def open(self, run: RunCard) -> int:
         self._waiting: list[Any] = []
@@ -280,8 +285,8 @@ class MlflowRecorder(Recorder):
         self._client.set_terminated(self._id, STATUS[end.status])
 
     def _metrics(self, numbers: Mapping[str, float], step: int) -> list[Any]:
-        now = int(time.time() * 1000)
-        return [self._entities.Metric(_name(name), value, now, step) for name, value in numbers.items()]
+        self._now = max(int(time.time() * 1000), self._now + 1)  # MLflow orders records of one step by it
+        return [self._entities.Metric(_name(name), value, self._now, step) for name, value in numbers.items()]
 
 
 def _name(text: str) -> str:

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 from palestra.buffers.memory import NoRoom
 from palestra.callbacks import Callback
-from palestra.config import ConfigError, ConfigErrorItem, Failed, PartError
-from palestra.config.errors import nearest, nearest_hint
+from palestra.config import ConfigError, ConfigErrorItem, Failed, PartError, running_own
+from palestra.config.own_classes import HOOKS, names_of_ours, own_frames, require_used
 from palestra.run.base import BaseRunConfig
 from palestra.run.run import Run
 from palestra.run.run_checkpoints import RunCheckpoints
@@ -18,7 +18,6 @@ from palestra.scaling.replica import Replica
 from palestra.storage.manifest import numbers_in
 from palestra.storage.run_folder import RunFolder, write_traceback
 
-HOOKS = ("before_", "after_")  # with which the names of all hooks begin
 MOST_IDLE_EPOCHS = 1000  # epochs in which nothing is counted, before a run is told that none would end it
 
 
@@ -76,7 +75,10 @@ class AnyTraining(Protocol):
 
 @contextmanager
 def telling_failures(run: Run, failures: tuple[type[Exception], ...]) -> Iterator[None]:
-    """A context in which a lack of memory for replay buffers and the exceptions `failures` become TrainingFailed."""
+    """A context in which a lack of memory for replay buffers and the exceptions `failures` become TrainingFailed.
+
+    One that code of the user's own has raised stays what it is, with a note on how to go on.
+    """
     try:
         yield
     except NoRoom as error:
@@ -84,6 +86,10 @@ def telling_failures(run: Run, failures: tuple[type[Exception], ...]) -> Iterato
     except failures as error:
         traceback = write_traceback(run.folder.root, error)
         raise TrainingFailed(str(error), resume_hint(run.folder), traceback) from error
+    except Exception as error:
+        if own_frames(error) and not isinstance(error, Failed | ConfigError):
+            error.add_note(f"{resume_hint(run.folder)}; {write_traceback(run.folder.root, error)}")
+        raise
 
 
 def resume_hint(folder: RunFolder) -> str:
@@ -139,16 +145,15 @@ def check_scratch_folders(config: BaseRunConfig) -> None:
     )
 
 
-def require_hooks(part: object, key: str) -> None:
-    """Raise ConfigError for a method of the user's own that is named like a hook, and that nothing calls."""
-    ours = next(each for each in type(part).__mro__ if each.__module__.startswith("palestra."))
-    hooks = [name for name in dir(ours) if name.startswith(HOOKS)]
-    own = [name for name in dir(type(part)) if not (hasattr(ours, name) or name.startswith("_"))]
-    for name in own:
-        if callable(getattr(part, name)) and (name.startswith(HOOKS) or nearest(name, hooks, 0.8)):
-            expected = f"expected hooks ({', '.join(hooks)}) and other names that do not look like one"
-            got = f"{name!r} of {type(part).__name__}, which nothing calls"
-            raise ConfigError.at(key, f"{expected}, got {got}{nearest_hint(name, hooks)}")
+def uncalled_hooks(training: AnyTraining) -> list[str]:
+    """Say which hooks of callbacks a training of this kind never calls."""
+    uncalled = [name for name in names_of_ours(Callback) if name.startswith(HOOKS) and not hasattr(training, name)]
+    return [
+        f"{cls.__name__}.{name} is never called, because this is {training.config.in_words}"
+        for cls in map(type, training.callbacks)
+        for name in uncalled
+        if getattr(cls, name) is not getattr(Callback, name)
+    ]
 
 
 def check_ready(training: Any) -> None:
@@ -158,13 +163,14 @@ def check_ready(training: Any) -> None:
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise RuntimeError('expected fit() below `if __name__ == "__main__":`, because workers import the script, too')
-    require_hooks(training, "trainer")
+    require_used(type(training), [name for name in dir(training) if name.startswith(HOOKS)], "trainer")
     check_scratch_folders(training.config)
     if not training.run.resumed:
         check_checkpoint_folder(training.config)
     for callback in training.callbacks:
-        require_hooks(callback, "callbacks")
+        require_used(type(callback), names_of_ours(Callback), "callbacks")
         try:
-            callback.check(training)
+            with running_own("callbacks", f"{type(callback).__name__} fails"):
+                callback.check(training)
         except PartError as error:
             raise error.within(training.config, "") from error

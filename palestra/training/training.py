@@ -634,7 +634,7 @@ class Training:
     def before_train(self) -> None:
         """Restore the last checkpoint, or evaluate and write checkpoint 0; a second `fit` needs neither."""
         if is_fresh := not any(self.counts().values()):
-            for note in [*self.config.notes(), *self.replica.ranks.notes()]:
+            for note in [*self.config.notes(), *self.replica.ranks.notes(), *checks.uncalled_hooks(self)]:
                 self.log(note)
             self._restore_or_begin()
             self._recorded = self.mark()

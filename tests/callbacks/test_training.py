@@ -80,15 +80,15 @@ class Helping(Callback):
 @pytest.mark.parametrize(
     ("callback", "told"),
     [
-        (Misspelt, "'after_stp' of Misspelt, which nothing calls; did you mean 'after_step'?"),
-        (CamelCase, "'beforeEpoch' of CamelCase, which nothing calls; did you mean 'before_epoch'?"),
-        (OwnHook, "'before_lunch' of OwnHook, which nothing calls"),
+        (Misspelt, "'after_stp' of Misspelt, which nothing uses; did you mean 'after_step'?"),
+        (CamelCase, "'beforeEpoch' of CamelCase, which nothing uses; did you mean 'before_epoch'?"),
+        (OwnHook, "'before_lunch' of OwnHook, which nothing uses"),
     ],
 )
 def test_a_method_that_looks_like_a_hook_and_is_none_is_refused(
     callback: type[Callback], told: str, make_config: MakeConfig, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match=rf"^callbacks: expected hooks \(after_epoch, .*, got {re.escape(told)}"):
+    with pytest.raises(ConfigError, match=rf"^callbacks: expected check, before_train, .*, got {re.escape(told)}"):
         Trainer(make_config(), run=tmp_path / "run", callbacks=[callback(None)]).fit()
     assert not (tmp_path / "run").exists()
 

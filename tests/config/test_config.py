@@ -1,5 +1,5 @@
 """Covers palestra.config, palestra.config.base, palestra.config.places, palestra.config.files,
-palestra.config.own_classes, palestra.config.rendering, palestra.config.validation, palestra.config.variants.
+palestra.config.rendering, palestra.config.validation, palestra.config.variants.
 """
 
 import copy

@@ -338,6 +338,13 @@ def test_a_batch_whose_items_count_nothing_leaves_everything_as_it_is(num_microb
         assert all(torch.equal(one, other) for one, other in zip(ours.parameters(), bare.parameters(), strict=True))
 
 
+def test_a_batch_whose_weights_add_up_to_less_than_0_is_told() -> None:
+    """Its mean would turn the loss around."""
+    rows = batch(7) | {"tokens": torch.full((13,), -1.0)}
+    with pytest.raises(TermsError, match=r"^expected a sum above 0 of the term 'weight' over a batch, got -13$"):
+        opt_step(Learner(net(), learning([sgd("*", 0.5)])), rows)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_weights_of_16_bits_are_the_rounded_ones_of_float32_that_the_optimizer_moves(dtype: torch.dtype) -> None:
     """Steps that are too small for one of 16 bits add up, also across a checkpoint, and what others change stays."""

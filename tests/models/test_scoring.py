@@ -87,6 +87,22 @@ def test_the_worst_items_are_among_the_wrong_ones() -> None:
         assert len(found["best"]) == 8
 
 
+@pytest.mark.parametrize(("better", "best"), [("high", [3, 2, 0, 1]), ("low", [0, 2, 3, 1])])
+def test_a_number_that_is_nan_is_the_worst(better: str, best: list[int]) -> None:
+    scores = ItemScores([score("gain", "", "", better=better)])
+    scores.add({"gain": torch.tensor([1.0, math.nan, 2.0, 3.0])}, 4)
+    found = scores.extremes()
+    assert [item for item, _ in found["best"]] == best
+    assert found["worst"][0][0] == 1
+
+
+@pytest.mark.parametrize("wrong", [-1.0, math.nan])
+def test_a_weight_below_0_is_told(wrong: float) -> None:
+    numbers = {"gain": torch.ones(2), "weight": torch.tensor([2.0, wrong])}
+    with pytest.raises(TermsError, match=f"^expected numbers >= 0 as the entry 'weight' .*, got {wrong:g}$"):
+        ItemScores([score("gain", "", "", better="high")]).add(numbers, 2)
+
+
 @pytest.mark.parametrize("values", [numbers(1, 0, 1, 1, 0, 1, 1), numbers(0.5, 0.1, 1, 0.7, 0.2, 0.9, 0.3)])
 @pytest.mark.parametrize("estimate", [weighted_estimate, share_estimate])
 def test_items_that_repeat_tell_as_much_as_each_of_them_once(estimate: Any, values: Tensor) -> None:

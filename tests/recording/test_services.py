@@ -282,15 +282,18 @@ def test_checkpoints_are_artifacts_that_can_be_played_with(
     assert named <= sent
 
 
-def test_mlflow_sends_many_records_in_one_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlflow_sends_many_records_in_one_request_and_knows_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     mlflow = pytest.importorskip("mlflow")
     pytest.importorskip("sqlalchemy")
-    sizes: list[int] = []
+    sizes, stamps = list[int](), list[int]()
     log_batch = mlflow.MlflowClient.log_batch
 
     def counted(client: Any, run_id: str, metrics: Any = (), **others: Any) -> None:
         sizes.append(len(metrics))
+        stamps.extend(metric.timestamp for metric in metrics if metric.key == "records")
         log_batch(client, run_id, metrics=metrics, **others)
 
     monkeypatch.setattr(mlflow.MlflowClient, "log_batch", counted)
@@ -301,6 +304,8 @@ def test_mlflow_sends_many_records_in_one_request(tmp_path: Path, monkeypatch: p
     recorder.write(400, {"env_steps": 4000, **{f"m{i}": i for i in range(1500)}})
     recorder.flush()
     assert sizes == [999, 201, 1000, 502]  # whole records, but for one that is too large
+    assert stamps == sorted(set(stamps))
+    assert capfd.readouterr() == ("", "")  # the screen is the display's
 
 
 def test_an_mlflow_server_that_hangs_up_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,7 +335,9 @@ def test_an_mlflow_server_that_hangs_up_is_reported(tmp_path: Path, monkeypatch:
 # ---- trackio -------------------------------------------------------------------------------------------
 
 
-def test_trackio_has_every_record_once_in_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trackio_has_every_record_once_in_one_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "store"))
     trackio = pytest.importorskip("trackio")
     storage = pytest.importorskip("trackio.sqlite_storage").SQLiteStorage
@@ -340,6 +347,7 @@ def test_trackio_has_every_record_once_in_one_run(tmp_path: Path, monkeypatch: p
     file_records(TrackioRecorder(config), tmp_path, range(6), "interrupted")
     go_on_from(tmp_path, 4)
     file_records(TrackioRecorder(config), tmp_path, range(4, 8), "complete")
+    assert capsys.readouterr() == ("", "")  # the screen is the display's
     (run,) = trackio.Api().runs(config.project)
     assert {key: run.config[key] for key in PARAMS} == PARAMS
     rows = storage.get_logs(config.project, run.name)

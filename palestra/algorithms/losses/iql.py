@@ -6,12 +6,13 @@ It learns from recorded play, and from play of its own, and never asks for the v
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from palestra.algorithms.losses.loss import AnyHead, LossConfig, TakenValue
 from palestra.algorithms.losses.off_policy_loss import OF_LIKELIHOODS, OffPolicyLoss, ReplayBatch
 from palestra.algorithms.parts.actor_critic import POLICY, VALUE
-from palestra.config import Fraction, InBranch, PositiveFloat, PositiveInt
+from palestra.config import InBranch, PositiveFloat, PositiveInt
 
 
 class IQL(OffPolicyLoss):
@@ -72,7 +73,7 @@ class IQLConfig(LossConfig):
     """implicit Q-learning (Kostrikov et al. 2021)"""
     num_critics: Annotated[PositiveInt, InBranch.FIXED]
     """critics, of which the smallest value counts"""
-    expectile: Fraction
+    expectile: Annotated[float, Field(gt=0, lt=1)]
     """of the values of the actions taken, which is a state's value; 0.5: their mean, near 1.0: the best of them"""
     temperature: PositiveFloat
     """divides advantages; the smaller it is, the more the policy prefers the best of the actions taken"""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from palestra.algorithms.algorithm import Algorithm, Seat
@@ -15,7 +16,7 @@ from palestra.algorithms.turn import Turn
 from palestra.buffers.data_set import DataSetReplay, DataSetReplayConfig
 from palestra.buffers.prioritized import PrioritizedReplay, PrioritizedReplayConfig
 from palestra.buffers.replay import ReplayBuffer, UniformReplayConfig, UserReplayConfig
-from palestra.config import ByName, Config, ConfigErrorItem, Fraction, InBranch, PositiveInt
+from palestra.config import ByName, Config, ConfigErrorItem, InBranch, PositiveInt
 from palestra.players.player import Player
 from palestra.rollouts.n_step import NStepConfig, TransitionBuilder
 from palestra.rollouts.transitions import Transitions, by_tensor
@@ -34,7 +35,7 @@ class PolyakConfig(Config):
 
     name: Literal["polyak"]
     """target networks move to the networks that learn at every interval"""
-    tau: Fraction
+    tau: Annotated[float, Field(gt=0, le=1)]
     """share of the way; 1.0: a copy"""
     interval: PositiveInt
     """opt steps between moves"""

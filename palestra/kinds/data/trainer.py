@@ -14,6 +14,7 @@ from torch.nn.parameter import is_lazy
 
 from palestra.config import ConfigError, below, cut, running_own
 from palestra.config.errors import enumerated
+from palestra.config.own_classes import names_of_ours, require_used
 from palestra.data.items import TensorItems, moved
 from palestra.data.loading import Batches, Dealt, Loader
 from palestra.data.own_loaders import LoaderConfig, OwnLoader
@@ -149,6 +150,7 @@ class FitTrainer(Training):
             raise TypeError(
                 f"set_model: expected an object of a class that derives from palestra.Model, got {cut(repr(given))}"
             )
+        require_used(type(given), names_of_ours(Model), "model")
         if self.config.model is not None and self.replica.leads:  # another replica has the config that the leader made
             raise ValueError(f"set_model: expected `model: null` in the config, got {self.config.model.name!r}")
         copied = self.lockstep.copy_of(SEAT, given)

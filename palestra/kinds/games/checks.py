@@ -8,6 +8,8 @@ from torch import Tensor
 
 from palestra.algorithms.algorithm import AlgorithmConfig
 from palestra.config import ConfigError, ConfigErrorItem
+from palestra.config.errors import listed
+from palestra.config.own_classes import is_ours
 from palestra.kinds.games.config import LearningPlayerConfig, RunConfig
 from palestra.players.player import Player
 from palestra.recording.aggregates import Aggregates
@@ -33,6 +35,19 @@ def fault_of_players(
             name, where = type(fused_game.game).__name__, "a world that was cut off (truncated), which plays on"
             got = f"none in any world of player {player.name!r}"
             return f"{name}.deciding: expected each role that has decided to decide once more in {where}, got {got}"
+    return None
+
+
+def frozen_weights(players: Sequence[Player]) -> str | None:
+    """Say which weights of players that learn by code of ours ask for no gradient: derivatives by hand give them one.
+
+    Gives None if there are none.
+    """
+    for player in players if all(is_ours(type(player.algorithm)) for player in players) else ():
+        for net in player.optimizers.keys() & player.nets.keys():
+            if names := [name for name, each in player.nets[net].named_parameters() if not each.requires_grad]:
+                expected = f"players.{player.name}: expected weights of {net!r} that require a gradient"
+                return f"{expected}, got {listed(names)} without; use the callback `freeze`"
     return None
 
 

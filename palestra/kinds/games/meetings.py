@@ -7,7 +7,7 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
-from palestra.config import Config, ConfigErrorItem, Fraction
+from palestra.config import Config, ConfigErrorItem
 from palestra.players import SCRIPTED, script_error
 from palestra.players.past import PastPlayerConfig, PrioritizedChoiceConfig
 from palestra.players.scripted import ScriptedPlayerConfig
@@ -17,7 +17,7 @@ TOLERANCE = 1e-3  # of a number of worlds, because 0.333333 means a third
 
 
 class MeetingConfig(Config):
-    share: Annotated[Fraction, Field(gt=0)]
+    share: Annotated[float, Field(gt=0, le=1)]
     """of the player's worlds; all shares add up to 1.0"""
     pairing: dict[str, str]
     """for every role a player of this file: itself, or whom it meets there"""

@@ -24,11 +24,12 @@ from palestra.algorithms.td3 import TD3Config
 from palestra.algorithms.turn import Turn
 from palestra.buffers.replay import ReplayBuffer
 from palestra.config import Config, walk
+from palestra.config.own_classes import is_ours
 from palestra.games.config import NotDeclared
 from palestra.games.info import InfoFields
 from palestra.games.world import EnvironmentFailed, EnvironmentWorld
 from palestra.kinds.games.actors import ActedGame, ActorsLost, Here, Place, There, notes_of_lag, snapshot_of
-from palestra.kinds.games.checks import check_algorithms, fault_of_players
+from palestra.kinds.games.checks import check_algorithms, fault_of_players, frozen_weights
 from palestra.kinds.games.config import RunConfig
 from palestra.kinds.games.descriptions import final_evaluations, turns_in_words, updates_in_words
 from palestra.kinds.games.given_data import give_data, require_room, require_same_play
@@ -451,8 +452,8 @@ class Trainer(Training):
     def before_train(self) -> None:
         parts = [each for _, each in walk(self.config) if isinstance(each, Config)]
         is_named = any(each.user_names() or isinstance(each, FromRunConfig | SeatedModelConfig) for each in parts)
-        is_ours = all(type(each).__module__.startswith("palestra.") for each in (self, *self.callbacks))
-        self.draws = is_named or not is_ours or bool(self.lockstep.head.handed_over)
+        is_own = not all(is_ours(type(each)) for each in (self, *self.callbacks))
+        self.draws = is_named or is_own or bool(self.lockstep.head.handed_over)
         for player in self.learners if self.config.output.layer_norms else ():
             for optimizer in player.optimizers.values():
                 optimizer.layers = layers_of(optimizer.weights, player.nets)
@@ -536,7 +537,8 @@ class Trainer(Training):
     # ---- what a kind of training adds ------------------------------------------------------------------------
 
     def fault(self, with_parameters: bool) -> str | None:
-        return fault_of_players(self.learners, self.metrics.by_player, self.fused_game, with_parameters)
+        frozen = frozen_weights(self.learners) if with_parameters and is_ours(type(self)) else None
+        return frozen or fault_of_players(self.learners, self.metrics.by_player, self.fused_game, with_parameters)
 
     def differences(self, state: Mapping[str, Any]) -> Iterator[str]:
         """A line for each kernel of a player that runs now and did not run before, or the other way round."""

@@ -312,6 +312,14 @@ class TextTrainer(Training):
         self.jobs = {}
         self.tunings.forget()
 
+    def before_step(self, player: TextPlayer) -> None:
+        for callback in self.callbacks:
+            callback.before_step(self, player)
+
+    def after_step(self, player: TextPlayer, terms: Mapping[str, torch.Tensor]) -> None:
+        for callback in self.callbacks:
+            callback.after_step(self, player, terms)
+
     @contextmanager
     def _telling(self, method: str) -> Iterator[None]:
         """A context in which what a user's own class raises in a method becomes AlgorithmFailed, and names the method.

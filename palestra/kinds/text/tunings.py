@@ -162,8 +162,7 @@ class Tunings:
         terms = {} if tuned.loss is None else {"loss": torch.tensor(tuned.loss)}
         self._count_steps(player, tuned.steps, terms)
         self.training.log(f"{name!r} is now {cut(repr(tuned.model), 200)}")
-        for callback in self.training.callbacks:
-            callback.after_step(self.training, player, terms)
+        self.training.after_step(player, terms)
 
     def _count_steps(self, player: TextPlayer, num: int, terms: Terms) -> None:
         self.terms[player.name].add(terms)
@@ -175,12 +174,10 @@ class Tunings:
         player = self.players[name]
         while not tuning.is_done:
             self.training.run.time_log.switch("update")
-            for callback in self.training.callbacks:
-                callback.before_step(self.training, player)
+            self.training.before_step(player)
             terms = tuning.step()
             self._count_steps(player, 1, terms)
-            for callback in self.training.callbacks:
-                callback.after_step(self.training, player, terms)
+            self.training.after_step(player, terms)
             self.training.safe_point()
         self.training.require_finite(with_parameters=True)  # else the next answers are drawn of nothing
 

@@ -738,6 +738,33 @@ def test_a_game_that_stands_still_after_a_cut_fails_the_run(in_tmp_path: Path) -
         trainer.fit()
 
 
+class Freezing(Callback):
+    """Lets a layer ask for no gradient, before the run or at its first opt step."""
+
+    def __init__(self, hook: str) -> None:
+        super().__init__(None)
+        self.hook = hook
+
+    def freeze(self, hook: str, training: Any) -> None:
+        if self.hook == hook:
+            training.players["host"].nets["q"].get_parameter("layers.0.weight").requires_grad_(False)
+
+    def before_train(self, training: Any) -> None:
+        self.freeze("before_train", training)
+
+    def before_step(self, training: Any, player: Any) -> None:
+        self.freeze("before_step", training)
+
+
+@pytest.mark.parametrize("hook", ["before_train", "before_step"])
+def test_weights_that_ask_for_no_gradient_are_told(hook: str, make_config: MakeConfig, tmp_path: Path) -> None:
+    plain = {"players.host.algorithm.net.net_arch": [8]}  # learns by hand
+    trainer = Trainer(make_config(plain), run=tmp_path / "run", callbacks=[Freezing(hook)])
+    told = r"^players.host: expected weights of 'q' that require a gradient, got 'layers.0.weight' without; use the ca"
+    with pytest.raises(TrainingFailed, match=told):
+        trainer.fit()
+
+
 def test_a_reward_of_the_user_s_own_that_is_no_number_fails_the_run(make_config: MakeConfig, in_tmp_path: Path) -> None:
     (in_tmp_path / "own_reward.py").write_text(
         "import torch\nfrom palestra.config import UserConfig\nfrom palestra.games.polyhedra.rewards import Reward\n\n"
