@@ -103,9 +103,11 @@ def test_the_resolved_config_is_complete_and_says_what_was_overridden(file: Path
 
 def test_a_folder_that_exists_is_refused(file: Path) -> None:
     Path("there").mkdir()
+    Path("there/mine").touch()
     result = palestra("train", "tiny.yml", "--run", "there", code=2)
-    assert result.stderr == ("there exists already; a new run needs a folder that does not exist\n")
-    assert list(Path("there").iterdir()) == []
+    expected = "there exists already; a new run needs a folder that does not exist, or an empty one\n"
+    assert result.stderr == expected
+    assert list(Path("there").iterdir()) == [Path("there/mine")]
 
 
 def test_an_encoding_of_the_machine_changes_no_file_that_is_read(in_tmp_path: Path) -> None:

@@ -38,6 +38,20 @@ def test_an_existing_folder_is_never_taken_for_a_new_run(tmp_path: Path) -> None
         RunFolder.create_at(tmp_path / "deep" / "run")
 
 
+def test_of_two_that_begin_in_one_empty_folder_the_slower_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "run")
+    (tmp_path / "run").mkdir()
+    runs = [RunFolder.create_at(tmp_path / name, ()) for name in ("run", "link")]
+    with runs[0].beginning(()):
+        write_bytes(runs[0].config, b"mine")
+        with pytest.raises(RunFolderError, match="is in use"), runs[1].beginning(()):
+            pass
+        write_bytes(runs[0].run, b"{}")
+    with pytest.raises(RunFolderError, match="link exists already"), runs[1].beginning(()):
+        pass
+    assert runs[0].config.read_bytes() == b"mine"
+
+
 def test_a_folder_without_config_is_not_opened_as_a_run(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match=r"not a run.*config\.yml"):
         RunFolder.open(tmp_path)
