@@ -31,12 +31,16 @@ def main() -> None:
     except FileNotFoundError:
         print("the working directory is gone; change to another one: cd FOLDER", file=sys.stderr)
         sys.exit(2)
-    from palestra.runtime.limits import lack
+    from palestra.runtime.limits import lack, name_refusals
 
+    name_refusals()
     try:
         from palestra import cli
 
-        cli.main()
+        try:
+            cli.main()
+        finally:
+            sys.stdout.flush()
     except Exception as error:  # also of an import, before a command can tell it
         if (line := lack(error)) is None:
             raise

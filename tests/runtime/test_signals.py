@@ -109,15 +109,26 @@ def test_a_run_whose_output_nobody_takes_saves_and_leaves(
     assert_same_bits(run, tmp_path / "uninterrupted")
 
 
-def test_what_any_code_prints_to_nobody_stops_the_work_and_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+WAYS: dict[str, Callable[[], object]] = {
+    "print": lambda: print("here", flush=True),
+    "writelines": lambda: sys.stdout.writelines(["here", "there"]),
+    "bytes": lambda: sys.stdout.buffer.write(b"here"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_any_code_prints_to_nobody_stops_the_work_and_is_dropped(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     signals = StopSignals()
     with os.fdopen(writing, "w") as file, monkeypatch.context() as patch:
         patch.setattr("sys.stdout", file)
         with signals.caught(60.0, lambda why: None):
-            for number in range(3):
-                print(number, flush=True)
+            for _ in range(3):
+                WAYS[way]()
+                sys.stdout.flush()
     assert signals.received == signal.SIGPIPE
 
 
