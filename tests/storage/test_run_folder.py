@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from palestra.run.branching import unequal_bits
 from palestra.storage.disk import RunFolderError, write_bytes
-from palestra.storage.facts import run_facts
+from palestra.storage.facts import machine, run_facts
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.stored_files import to_json
 from tests.forked import Forked
@@ -88,10 +89,18 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_run_facts_name_versions_machine_and_command_but_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_facts_name_versions_machine_command_and_of_the_environment_what_rounds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("SOME_API_KEY", "s3cr3t-value")
     monkeypatch.setattr(sys, "argv", ["palestra", "train", "my run.yml"])
+    before = machine()
+    monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
+    machine.cache_clear()
     facts = run_facts()
+    told = list(unequal_bits(before, facts["machine"], "machine"))
+    assert told == ["machine.MKL_CBWR was None, is COMPATIBLE; equal bits are not promised"]
+    machine.cache_clear()
     extras = {"mujoco", "ale-py", "Box2D", "transformers", "tokenizers", "peft", "pyarrow", "jinja2"}
     assert set(facts["versions"]) == {"python", "palestra", "torch", "numpy", "numba", "gymnasium"} | extras
     assert facts["versions"]["torch"].startswith("2.")
