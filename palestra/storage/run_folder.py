@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from palestra.storage.disk import WORDS, Folder, RunFolderError, plain_path, written_name
+from palestra.storage.disk import WORDS, Folder, RunFolderError, plain_path, writing, written_name
 from palestra.storage.facts import RunFacts, require_our_format
 from palestra.storage.lock import Lock, take_or_refuse
 from palestra.storage.secrets import redacted
@@ -100,7 +100,8 @@ class WaysOn:
         """
         if not self.has_checkpoint:
             return None
-        place = self.path / "checkpoints" / checkpoint
+        elsewhere = None if self.facts is None else self.facts.checkpoint_folder
+        place = Path(elsewhere or self.path, "checkpoints", checkpoint)
         if not (self.models or self._is_of_a_script or self.trainer_class != STOCK):
             return f"palestra branch {shlex.quote(str(place))} KEY=VALUE"
         return self._in_python("branch", f"{str(place)!r}, ['KEY=VALUE']")
@@ -423,14 +424,36 @@ class RunFolder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """A context that holds the lock, as `take_lock` takes it. May not be nested."""
+        """A context that holds the lock, as `take_lock` takes it. May not be nested.
+
+        Raises RunFolderError also for a copy of a run whose checkpoints lie elsewhere.
+        """
         lock = self.take_lock()
         self.holds_lock = True
         try:
+            self._own_checkpoints()
             yield
         finally:
             self.holds_lock = False
             lock.free()
+
+    def _own_checkpoints(self) -> None:
+        """Note in a checkpoint folder elsewhere where the run lies, if it was moved."""
+        if self.root.kind(self.run.name) is None or (place := self._large_files) is self.root:
+            return
+        path = self.path.resolve()
+        owner = json.loads(place.read(OWNER))
+        before, is_copy = Path(str(owner.get("run"))), False
+        with suppress(OSError, RunFolderError):  # there is none any more
+            is_copy = not before.samefile(path) and RunFolder(before).facts().id == owner["id"]
+        if is_copy:
+            raise RunFolderError(
+                f"{self.path} is a copy of {before}, and both have their checkpoints in {place.path}, where one would "
+                f"replace those of the other; to train apart from it: {RunFolder(before).ways_on().to_branch()}"
+            )
+        if before != path:
+            with writing(place.path):
+                place.write(OWNER, to_json(owner | {"run": str(path)}).encode())
 
     def is_in_use(self) -> bool:
         """Whether a process of this machine holds the lock, read from /proc/locks without taking the lock.

@@ -15,6 +15,7 @@ from palestra.storage.facts import machine, run_facts
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.stored_files import to_json
 from tests.forked import Forked
+from tests.run.mirroring import run_of
 
 
 def test_a_new_run_gets_the_number_after_the_largest(tmp_path: Path) -> None:
@@ -47,7 +48,7 @@ def test_of_two_that_begin_in_one_empty_folder_the_slower_changes_nothing(tmp_pa
         write_bytes(runs[0].config, b"mine")
         with pytest.raises(RunFolderError, match="is in use"), runs[1].beginning(()):
             pass
-        write_bytes(runs[0].run, b"{}")
+        runs[0].write_facts(run_of("1"))
     with pytest.raises(RunFolderError, match="link exists already"), runs[1].beginning(()):
         pass
     assert runs[0].config.read_bytes() == b"mine"
