@@ -31,16 +31,13 @@ def main() -> None:
     except FileNotFoundError:
         print("the working directory is gone; change to another one: cd FOLDER", file=sys.stderr)
         sys.exit(2)
-    from palestra.runtime.limits import lack, name_refusals
+    from palestra.runtime.limits import GuardedOutput, lack
 
-    name_refusals()
+    sys.stdout = GuardedOutput(sys.stdout)
     try:
         from palestra import cli
 
-        try:
-            cli.main()
-        finally:
-            sys.stdout.flush()
+        cli.main()
     except Exception as error:  # also of an import, before a command can tell it
         if (line := lack(error)) is None:
             raise

@@ -142,12 +142,10 @@ def test_what_a_kill_has_left_of_a_beginning_is_no_run_yet(file: Path, monkeypat
     assert not Path("there/.config.yml.7.tmp").exists()
 
 
-@pytest.mark.parametrize("words", [["--help"], ["--version"], ["list"]], ids=" ".join)
+@pytest.mark.parametrize("words", [["-m", "palestra", "--help"], ["-u", "-m", "palestra", "--version"]], ids=" ".join)
 def test_output_that_cannot_be_written_is_one_line(words: list[str]) -> None:
     with open("/dev/full", "w") as full:
-        result = run_forked(
-            [sys.executable, "-m", "palestra", *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
-        )
+        result = run_forked([sys.executable, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
     told = "standard output cannot be written: No space left on device\n"
     assert (result.returncode, result.stderr) == (1, told)
 

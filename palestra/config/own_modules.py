@@ -298,9 +298,8 @@ def using_nothing_outside() -> Iterator[None]:
 
 def admitted() -> frozenset[Source]:
     """The sources that this process may import, or has imported, to be handed to a process that it starts."""
-    loaders = (getattr(module, "__loader__", None) for module in list(sys.modules.values()))
-    imported = {loader.source.module: loader.source for loader in loaders if isinstance(loader, _Loader)}
-    return frozenset(imported.get(source.module, source) for source in _admitted)
+    found = ((source, getattr(sys.modules.get(source.module), "__loader__", None)) for source in _admitted)
+    return frozenset(loader.source if isinstance(loader, _Loader) else source for source, loader in found)
 
 
 def admit_sources(sources: Iterable[Source]) -> None:
@@ -388,11 +387,8 @@ def import_own(module_name: str) -> ModuleType:
         sources = find_sources(module_name)
         if not _admitted.issuperset(sources) and (untrusted := _untrusted(sources)):
             raise UntrustedError("\n".join(untrusted))
-        for source in sources:
-            if _handed_over.get(source.module, source) != source:
-                raise ImportError(
-                    f"{source.file} was edited after the run had imported it; undo that, or resume the run"
-                )
+        if edited := [source.file for source in sources if _handed_over.get(source.module, source) != source]:
+            raise ImportError(f"{edited[0]} was edited after the run had imported it; undo that, or resume the run")
         outermost = module_name.partition(".")[0]
         if here not in sys.path and PathFinder.find_spec(outermost, [here]) is not None:
             sys.path.append(here)  # the module may import its neighbours; installed packages take precedence

@@ -46,6 +46,7 @@ CONTENTS = "contents.json"
 RECORDS = "records.jsonl"
 EVALUATION = re.compile(r"[^./\\\x00][^/\\\x00]*-opt-step-[0-9]+(-[0-9a-f]+)?\.(json|mp4)")  # a file's name
 SOME = ("changes.jsonl", JOBS)  # which only some runs have
+Tell = Callable[[str], None]
 RUN_FILES = ("run.json", "config.yml", *SOME, RECORDS)
 
 
@@ -156,13 +157,7 @@ class Mirror:
     """
 
     def __init__(
-        self,
-        url: str,
-        config: MirrorConfig,
-        folder: RunFolder,
-        checkpoints: Checkpoints,
-        tell: Callable[[str], None],
-        note: Callable[[str], None],
+        self, url: str, config: MirrorConfig, folder: RunFolder, checkpoints: Checkpoints, tell: Tell, note: Tell
     ) -> None:
         self.remote = Remote(url, config.options, config.attempts, config.first_wait_s)
         self.end_wait_s = config.end_wait_s
@@ -269,9 +264,8 @@ class Mirror:
                 if before is not None:
                     self.note(f"{self.remote.url}: an upload has succeeded again; the mirror lacks nothing")
             except Exception as error:
-                self._failure = (
-                    error if isinstance(error, RemoteError) else RemoteError(f"{self.remote.url}: {error!r}")
-                )
+                failure = error if isinstance(error, RemoteError) else RemoteError(f"{self.remote.url}: {error!r}")
+                self._failure = failure
                 if before is None and not self._closed:
                     self.tell(f"{self._failure}; the mirror lacks what is new until an upload succeeds")
 

@@ -196,13 +196,12 @@ class Run:
         """Make the folder of a new run, once."""
         if self.is_begun:
             return
-        if self.resumed:
+        if isinstance(self.place, RunFolder):
             if self.folder.facts().set_in_python != self.set_in_python:
                 raise self.folder.not_rebuildable()
         else:
             if self.config.output.mirror is not None:
                 self.config.output.mirror.require_backend()  # before there is a folder
-            assert not isinstance(self.place, RunFolder)
             copies = files_of_copies(self.config.copied())
             place = default_folder(self.place, self.name, copies)
             with place.beginning(copies):

@@ -7,7 +7,6 @@ import errno
 import os
 import re
 import resource
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -31,7 +30,7 @@ def is_short_of_memory(error: BaseException) -> bool:
 def lack(error: BaseException) -> str | None:
     """Return a line for an error that is a lack of memory, or that a lack of open files or of a compiler caused.
 
-    So it is for a refusal that `name_refusals` has named. It is None for any other error.
+    So it is where standard output could not be written (`GuardedOutput`). It is None for any other error.
     """
     if isinstance(error, OSError) and error.filename == STDOUT:
         return f"{STDOUT} cannot be written: {error.strerror}"
@@ -71,9 +70,12 @@ def memory_needed(path: str) -> Iterator[None]:
 
 
 class GuardedOutput:
-    """Stands in for a standard stream, and calls `refused` when writing fails; what comes later is dropped."""
+    """Stands in for a standard stream; what comes after a failure to write is dropped.
 
-    def __init__(self, file: Any, refused: Callable[[OSError], None]) -> None:
+    refused: called when writing fails; None: this raises an OSError that names STDOUT.
+    """
+
+    def __init__(self, file: Any, refused: Callable[[OSError], None] | None = None) -> None:
         self._file, self._refused = file, refused
 
     def __getattr__(self, name: str) -> Any:
@@ -84,31 +86,21 @@ class GuardedOutput:
         return GuardedOutput(self._file.buffer, self._refused)
 
     def write(self, text: str | bytes) -> int:
-        with self._guarded():
-            self._file.write(text)
+        if text != "":  # by which click tries what a stream takes, and drops the error
+            self._call(self._file.write, text)
         return len(text)
 
     def writelines(self, lines: Iterable[str | bytes]) -> None:
-        for line in lines:
-            self.write(line)
+        self._call(self._file.writelines, lines)
 
     def flush(self) -> None:
-        with self._guarded():
-            self._file.flush()
+        self._call(self._file.flush)
 
-    @contextmanager
-    def _guarded(self) -> Iterator[None]:
+    def _call(self, function: Callable[..., object], *arguments: object) -> None:
         try:
-            yield
+            function(*arguments)
         except OSError as error:
             os.dup2(os.open(os.devnull, os.O_WRONLY), self._file.fileno())  # else the interpreter's last flush fails
+            if self._refused is None:
+                raise OSError(error.errno, error.strerror, STDOUT) from error
             self._refused(error)
-
-
-def name_refusals() -> None:
-    """Let standard output, from here on, raise an OSError that names it when writing fails."""
-
-    def refused(error: OSError) -> None:
-        raise OSError(error.errno, error.strerror, STDOUT) from error
-
-    sys.stdout = GuardedOutput(sys.stdout, refused)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from palestra.storage.disk import WORDS, Folder, RunFolderError, plain_path, writing, written_name
+from palestra.storage.disk import WORDS, Folder, RunFolderError, plain_path, written_name
 from palestra.storage.facts import RunFacts, require_our_format
 from palestra.storage.lock import Lock, take_or_refuse
 from palestra.storage.secrets import redacted
@@ -209,20 +209,16 @@ class RunFolder:
                 return cls._make(path)
             cls(path).require_free(copies)
             return cls(path)._make_inner()
-        except RunFolderError:
-            raise
         except OSError as error:
             raise RunFolderError(f"{path} cannot be made: {error.strerror or error}") from None
 
     def require_free(self, copies: Collection[str] | None) -> None:
         """Raise RunFolderError unless a run may begin here. copies: as in `create_at`."""
-        try:
+        with suppress(OSError, RunFolderError):  # as of a file, or of more than a kill has left
             if copies is not None:
                 return self.require_begun_only(copies)
             if not self.root.names():
-                return None
-        except (OSError, RunFolderError):  # a file, say, or more than a kill has left
-            pass
+                return
         way = self.ways_on().to_resume()
         remedy = "" if way is None else f"; to go on with the run there: {way}"
         raise RunFolderError(
@@ -426,7 +422,7 @@ class RunFolder:
     def lock(self) -> Iterator[None]:
         """A context that holds the lock, as `take_lock` takes it. May not be nested.
 
-        Raises RunFolderError also for a copy of a run whose checkpoints lie elsewhere.
+        Raises RunFolderError also for a copy of a run whose checkpoints lie elsewhere, OSError.
         """
         lock = self.take_lock()
         self.holds_lock = True
@@ -441,19 +437,16 @@ class RunFolder:
         """Note in a checkpoint folder elsewhere where the run lies, if it was moved."""
         if self.root.kind(self.run.name) is None or (place := self._large_files) is self.root:
             return
-        path = self.path.resolve()
-        owner = json.loads(place.read(OWNER))
-        before, is_copy = Path(str(owner.get("run"))), False
+        path, owner = self.path.resolve(), json.loads(place.read(OWNER))
+        before, is_copy = RunFolder(Path(str(owner.get("run")))), False
         with suppress(OSError, RunFolderError):  # there is none any more
-            is_copy = not before.samefile(path) and RunFolder(before).facts().id == owner["id"]
+            is_copy = not before.path.samefile(path) and before.facts().id == owner["id"]
         if is_copy:
-            raise RunFolderError(
-                f"{self.path} is a copy of {before}, and both have their checkpoints in {place.path}, where one would "
-                f"replace those of the other; to train apart from it: {RunFolder(before).ways_on().to_branch()}"
-            )
-        if before != path:
-            with writing(place.path):
-                place.write(OWNER, to_json(owner | {"run": str(path)}).encode())
+            why = f"both have their checkpoints in {place.path}, where only one may write"
+            way = before.ways_on().to_branch()
+            raise RunFolderError(f"{self.path} is a copy of {before.path}; {why}; to train apart from it: {way}")
+        if before.path != path:
+            place.write(OWNER, to_json(owner | {"run": str(path)}).encode())
 
     def is_in_use(self) -> bool:
         """Whether a process of this machine holds the lock, read from /proc/locks without taking the lock.
