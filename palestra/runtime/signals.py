@@ -18,12 +18,16 @@ from typing import Any
 
 from palestra.runtime.limits import GuardedOutput
 
-STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last one when a terminal or a connection closes
+OPTIONAL = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)  # a connection closes, a job's time is over
+STOPPING = (signal.SIGINT, signal.SIGTERM, *OPTIONAL)
 
 
 def heeded() -> list[signal.Signals]:
-    """Return the signals that stop a run: those of STOPPING, but SIGHUP where it is ignored, as below nohup."""
-    return [each for each in STOPPING if each != signal.SIGHUP or signal.getsignal(each) != signal.SIG_IGN]
+    """Return the signals that stop a run: those of STOPPING, but SIGHUP where it is ignored, as below nohup.
+
+    So it is with the others that only some systems send: batch systems, some time before they end a job.
+    """
+    return [each for each in STOPPING if each not in OPTIONAL or signal.getsignal(each) != signal.SIG_IGN]
 
 
 class Interrupted(Exception):

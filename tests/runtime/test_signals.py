@@ -149,6 +149,15 @@ def test_handlers_are_restored_after_fit(make_config: MakeConfig, tmp_path: Path
     assert surroundings() == before
 
 
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU])
+def test_what_batch_systems_send_before_they_end_a_job_stops_the_work(number: int) -> None:
+    signals = StopSignals()
+    with signals.caught(60.0, lambda why: None):
+        assert signal.getsignal(number) != signal.SIG_DFL  # by which this process would end
+        os.kill(os.getpid(), number)
+    assert signals.received == number
+
+
 def test_a_hang_up_stops_nothing_below_nohup() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
