@@ -1,5 +1,6 @@
 """Signals that stop: every phase saves and leaves with 128 + n, or leaves without saving within the config's bound."""
 
+import io
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ import pytest
 from resuming import Killed, assert_same_bits, at_call, fit, kill, records
 
 from palestra.kinds.games.trainer import Trainer
+from palestra.runtime.limits import GuardedOutput
 from palestra.runtime.signals import STOPPING, StopSignals, exit_text, exiting_on_signals
 from tests.forked import run as run_forked
 
@@ -130,6 +132,14 @@ def test_what_any_code_prints_to_nobody_stops_the_work_and_is_dropped(
                 WAYS[way]()
                 sys.stdout.flush()
     assert signals.received == signal.SIGPIPE
+
+
+def test_a_stream_that_is_only_tried_has_not_failed() -> None:
+    with io.TextIOWrapper(open("/dev/full", "wb", buffering=0), write_through=True) as file:
+        output = GuardedOutput(file)
+        output.write("")  # as click does, which drops the error
+        with pytest.raises(OSError, match=r"No space left on device: 'standard output'"):
+            output.write("here")
 
 
 def surroundings() -> tuple[Any, ...]:
