@@ -31,8 +31,9 @@ def main() -> None:
     except FileNotFoundError:
         print("the working directory is gone; change to another one: cd FOLDER", file=sys.stderr)
         sys.exit(2)
-    from palestra.runtime.limits import lack
+    from palestra.runtime.limits import GuardedOutput, lack
 
+    sys.stdout = GuardedOutput(sys.stdout)
     try:
         from palestra import cli
 

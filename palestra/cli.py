@@ -44,7 +44,7 @@ from palestra.runtime.signals import exiting_on_signals
 def print_version(is_asked: bool) -> None:
     """Print the version and leave, if the option --version is given."""
     if is_asked:
-        print(f"palestra {importlib.metadata.version('palestra')}")
+        typer.echo(f"palestra {importlib.metadata.version('palestra')}")
         raise typer.Exit()
 
 

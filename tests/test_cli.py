@@ -103,9 +103,11 @@ def test_the_resolved_config_is_complete_and_says_what_was_overridden(file: Path
 
 def test_a_folder_that_exists_is_refused(file: Path) -> None:
     Path("there").mkdir()
+    Path("there/mine").touch()
     result = palestra("train", "tiny.yml", "--run", "there", code=2)
-    assert result.stderr == ("there exists already; a new run needs a folder that does not exist\n")
-    assert list(Path("there").iterdir()) == []
+    expected = "there exists already; a new run needs a folder that does not exist, or an empty one\n"
+    assert result.stderr == expected
+    assert list(Path("there").iterdir()) == [Path("there/mine")]
 
 
 def test_an_encoding_of_the_machine_changes_no_file_that_is_read(in_tmp_path: Path) -> None:
@@ -138,6 +140,14 @@ def test_what_a_kill_has_left_of_a_beginning_is_no_run_yet(file: Path, monkeypat
     assert is_locked == [True]  # or another process would take the beginning for what a kill has left
     assert read_records(Path("there/records.jsonl"))[-1]["opt_steps"] == 24
     assert not Path("there/.config.yml.7.tmp").exists()
+
+
+@pytest.mark.parametrize("words", [["-m", "palestra", "--help"], ["-u", "-m", "palestra", "--version"]], ids=" ".join)
+def test_output_that_cannot_be_written_is_one_line(words: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        result = run_forked([sys.executable, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    told = "standard output cannot be written: No space left on device\n"
+    assert (result.returncode, result.stderr) == (1, told)
 
 
 @pytest.mark.parametrize("number", [errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EDQUOT])

@@ -274,7 +274,11 @@ def test_checkpoints_on_another_disk_are_those_of_the_run(make_config: MakeConfi
     assert place.name.startswith("run-")
     assert not (tmp_path / "run" / "checkpoints").exists()
     shutil.move(tmp_path / "run", tmp_path / "moved")  # the other disk's folder stays
+    shutil.copytree(tmp_path / "moved", tmp_path / "copy")
     assert fit(tmp_path / "moved").finished
+    expected = rf"copy is a copy of .*moved; .*{place.name}, .* apart from it: palestra branch {place}/checkpoints/"
+    with pytest.raises(RunFolderError, match=expected):
+        fit(tmp_path / "copy")
     shutil.copytree(place, tmp_path / "moved", dirs_exist_ok=True)  # as if all had been in one place
     assert_same_bits(tmp_path / "moved", tmp_path / "here")
 

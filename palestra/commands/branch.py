@@ -25,7 +25,7 @@ def branch(
             help="a scripted player (by name, or as mine:Agent) in a player's place; repeatable",
         ),
     ] = None,
-    run: Annotated[Path | None, typer.Option(help="the new run's folder, which must not exist [runs/NAME-N]")] = None,
+    run: Annotated[Path | None, typer.Option(help="the new run's folder, new or empty [runs/NAME-N]")] = None,
     trust: Trust = False,
     quiet: Quiet = False,
 ) -> None:

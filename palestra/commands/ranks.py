@@ -10,7 +10,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import parent_process, resource_tracker
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
@@ -76,12 +76,15 @@ def launch(trainer: Any, quiet: bool) -> int:
     trainer: a training that was made by the config, and that did not begin; its run then has the folder and what it
     has recorded. Raises ConfigError, RunFolderError.
     """
+    from palestra.run.copies import files_of_copies
     from palestra.run.run import default_folder
+    from palestra.storage.disk import RunFolderError
     from palestra.storage.run_folder import RunFolder
 
     trainer.require_ready()
     run, execution = trainer.run, trainer.config.execution
-    folder = run.place if isinstance(run.place, RunFolder) else default_folder(run.place, run.name)
+    copies = files_of_copies(trainer.config.copied())
+    folder = run.place if isinstance(run.place, RunFolder) else default_folder(run.place, run.name, copies)
     job = Job(folder.path, run.name, trainer.config.model_dump(mode="json"), run.origin, quiet)
     try:
         code = _run_ranks(job, execution.num_processes)
@@ -97,7 +100,8 @@ def launch(trainer: Any, quiet: bool) -> int:
             run.place = RunFolder.open(folder.path)
             run.records.read_back()
         else:
-            folder.discard()
+            with suppress(RunFolderError), folder.beginning(copies):  # unless another command begins the run there
+                folder.discard()
 
 
 def is_begun(path: Path) -> bool:
@@ -222,7 +226,6 @@ def _train(job: Job) -> int:
 def _trainer_of(job: Job, shown: Any) -> Any:
     from palestra.config import reading_own
     from palestra.run.kinds import read_config
-    from palestra.storage.run_folder import RunFolder
     from palestra.training.opening import named_classes
     from palestra.training.training import Training
 
@@ -231,5 +234,5 @@ def _trainer_of(job: Job, shown: Any) -> Any:
     with reading_own():
         config = read_config(dict(job.config), [])
         trainer = named_classes(config)[0](config, console=shown, origin=job.origin)
-    trainer.run.name, trainer.run.place = job.name, RunFolder(job.run)
+    trainer.run.name, trainer.run.place = job.name, job.run
     return trainer

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from palestra.commands.failures import one_line_errors, silent
-from palestra.commands.ranks import begun_before, fit, is_begun
+from palestra.commands.ranks import begun_before, fit
 from palestra.commands.shell import File, Overrides, Quiet, console, mistake, parse_numbers, say
 
 if TYPE_CHECKING:
@@ -20,9 +20,7 @@ def train(
     overrides: Overrides = None,
     run: Annotated[
         Path | None,
-        typer.Option(
-            help="the run's folder, which must not exist; with --seeds that of all runs, which go on [runs/NAME-N]"
-        ),
+        typer.Option(help="the run's folder, new or empty; with --seeds that of all runs, which go on [runs/NAME-N]"),
     ] = None,
     seeds: Annotated[str | None, typer.Option(help="several runs, one per seed: 0..4 or 0,3,7")] = None,
     at: Annotated[
@@ -83,9 +81,13 @@ def _train_seeds(found: "NamedConfig", config: Any, run: Path | None, seeds: Seq
     from palestra.training.training import Training
 
     evaluations, data = dict[int, Any](), load_yaml(render(config, type(config)))
+    begun = {  # of all, before the first one trains for hours
+        seed: run is not None and has_begun(Folder(run), f"seed-{seed}", config, data | {"seed": seed})
+        for seed in seeds
+    }
     for seed in seeds:
         folder = None if run is None else run / f"seed-{seed}"
-        if folder and is_begun(folder) and has_begun(Folder(folder.parent), folder.name, config, data | {"seed": seed}):
+        if folder is not None and begun[seed]:
             trainer = Training.load(folder, console=shown)
         else:
             trainer = _make_trainer(found, folder, [f"seed={seed}"], shown)

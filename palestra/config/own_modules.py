@@ -160,6 +160,7 @@ ALL = Imports("all")
 _imports: ContextVar[Imports] = ContextVar("imports", default=ALL)
 _uses_outside: ContextVar[bool] = ContextVar("uses_outside", default=True)
 _admitted: set[Source] = set()  # what this process may import
+_handed_over: dict[str, Source] = {}  # what the process that started this one has imported, by module
 
 
 @contextmanager
@@ -296,13 +297,18 @@ def using_nothing_outside() -> Iterator[None]:
 
 
 def admitted() -> frozenset[Source]:
-    """The sources that this process may import, to be handed to a process that it starts."""
-    return frozenset(_admitted)
+    """The sources that this process may import, or has imported, to be handed to a process that it starts."""
+    found = ((source, getattr(sys.modules.get(source.module), "__loader__", None)) for source in _admitted)
+    return frozenset(loader.source if isinstance(loader, _Loader) else source for source, loader in found)
 
 
 def admit_sources(sources: Iterable[Source]) -> None:
-    """Let this process import the sources that the process which started it may import."""
-    _admitted.update(sources)
+    """Let this process import the sources that the process which started it has imported or may import.
+
+    It imports no other sources of these modules, as if they were edited meanwhile: they would compute something else.
+    """
+    _handed_over.update({source.module: source for source in sources})
+    _admitted.update(_handed_over.values())
 
 
 def _untrusted(sources: Sequence[Source]) -> list[str]:
@@ -381,6 +387,8 @@ def import_own(module_name: str) -> ModuleType:
         sources = find_sources(module_name)
         if not _admitted.issuperset(sources) and (untrusted := _untrusted(sources)):
             raise UntrustedError("\n".join(untrusted))
+        if edited := [source.file for source in sources if _handed_over.get(source.module, source) != source]:
+            raise ImportError(f"{edited[0]} was edited after the run had imported it; undo that, or resume the run")
         outermost = module_name.partition(".")[0]
         if here not in sys.path and PathFinder.find_spec(outermost, [here]) is not None:
             sys.path.append(here)  # the module may import its neighbours; installed packages take precedence

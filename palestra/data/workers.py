@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data._utils import signal_handling
 
-from palestra.runtime.signals import end_with_parent
+from palestra.runtime.signals import STOPPING, end_with_parent
 
 MOST_SHARED = 100  # memories of tensors that a worker shares; each takes a file descriptor, and some 250 can be sent
 
@@ -97,7 +97,7 @@ def begin_worker(worker: int) -> None:
 
     A forked worker holds the lock of the run, too: it must not outlive the process that trains.
     """
-    for number in (signal.SIGINT, signal.SIGHUP):
+    for number in set(STOPPING) - {signal.SIGTERM}:
         signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(1)
     Queue._on_queue_feeder_error = staticmethod(_end_without_files(Queue._on_queue_feeder_error))  # type: ignore[attr-defined]

@@ -391,8 +391,8 @@ def printable(text: str) -> str:
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
-def plain_ascii(text: str) -> str:
-    return printable(text).encode("ascii", "replace").decode()
+def known_text(text: str, encoding: str = "ascii") -> str:
+    return printable(text).encode(encoding, "replace").decode(encoding)
 
 
 def num_text(pairs: Iterable[PairResult]) -> str:

@@ -35,14 +35,14 @@ def is_url(run: str | Path) -> bool:
 def fetch(url: str, into: Path | None, with_rows: bool = True) -> tuple[RunFolder, list[str]]:
     """Fetch the run whose mirror lies at a URL into a new folder. Gives the run, and one line per damaged checkpoint.
 
-    into: the folder, which must not exist; None: runs/<the last name in the URL>. with_rows: whether replay rows come,
+    into: the folder, new or empty; None: runs/<the last name in the URL>. with_rows: whether replay rows come,
     without which the run can be looked at, but cannot go on. Every SHA-256 is checked. Raises RunFolderError if there
     is no run, or if the folder cannot be made; CheckpointError if no checkpoint there is complete; RemoteError if the
     URL cannot be reached.
     """
     remote = _remote(url)
     path = into or Path("runs") / name_of(url)
-    if path.exists():
+    if path.exists() and (not path.is_dir() or os.listdir(path)):
         way = RunFolder(path).ways_on().to_resume() if with_rows else None
         remedy = "" if way is None else f"to go on with the run there: {way}; "
         raise RunFolderError(f"{path} exists already; {remedy}--run DIR fetches elsewhere")

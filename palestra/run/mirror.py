@@ -46,6 +46,7 @@ CONTENTS = "contents.json"
 RECORDS = "records.jsonl"
 EVALUATION = re.compile(r"[^./\\\x00][^/\\\x00]*-opt-step-[0-9]+(-[0-9a-f]+)?\.(json|mp4)")  # a file's name
 SOME = ("changes.jsonl", JOBS)  # which only some runs have
+Tell = Callable[[str], None]
 RUN_FILES = ("run.json", "config.yml", *SOME, RECORDS)
 
 
@@ -151,17 +152,18 @@ class Job(NamedTuple):
 class Mirror:
     """Updates the mirror of a run; a context manager, open while the run trains.
 
-    If several jobs wait, only the newest is done. tell: called from the thread with one line for each failed job.
+    If several jobs wait, only the newest is done. tell, note: called from the thread with a line when jobs begin to
+    fail, and when one succeeds again.
     """
 
     def __init__(
-        self, url: str, config: MirrorConfig, folder: RunFolder, checkpoints: Checkpoints, tell: Callable[[str], None]
+        self, url: str, config: MirrorConfig, folder: RunFolder, checkpoints: Checkpoints, tell: Tell, note: Tell
     ) -> None:
         self.remote = Remote(url, config.options, config.attempts, config.first_wait_s)
         self.end_wait_s = config.end_wait_s
         self.folder = folder
         self.checkpoints = checkpoints
-        self.tell = tell
+        self.tell, self.note = tell, note
         self._changed = threading.Condition()
         self._waiting: Job | None = None
         self._current: Job | None = None
@@ -256,14 +258,15 @@ class Mirror:
                 job, self._waiting = self._waiting, None
                 self._current = job
             assert job is not None
+            before, self._failure = self._failure, None
             try:
                 self._sync(job)
-                self._failure = None
+                if before is not None:
+                    self.note(f"{self.remote.url}: an upload has succeeded again; the mirror lacks nothing")
             except Exception as error:
-                self._failure = (
-                    error if isinstance(error, RemoteError) else RemoteError(f"{self.remote.url}: {error!r}")
-                )
-                if not self._closed:
+                failure = error if isinstance(error, RemoteError) else RemoteError(f"{self.remote.url}: {error!r}")
+                self._failure = failure
+                if before is None and not self._closed:
                     self.tell(f"{self._failure}; the mirror lacks what is new until an upload succeeds")
 
     def _sync(self, job: Job) -> None:

@@ -52,10 +52,10 @@ WORDS: dict[Phase, str] = {
 class Run:
     """The run of a training. A new run gets its folder when it is opened for the first time.
 
-    place: the run's folder; for a new run its path, which must not exist, or None: runs/<name>-<n>. origin: the
-    checkpoint of another run that it branches off. trainer_in_python: the class that trains it, if the config does not
-    name that class. resumed: whether the folder existed before this object. recorders: those of the present `fit`, by
-    name. data_files: the SHA-256 of files of recorded play, by path. set_in_python: the calls that gave it objects
+    place: the run's folder; for a new run its path, where there may be an empty one, or None: runs/<name>-<n>. origin:
+    the checkpoint of another run that it branches off. trainer_in_python: the class that trains it, if the config does
+    not name that class. resumed: whether the folder existed before this object. recorders: those of the present `fit`,
+    by name. data_files: the SHA-256 of files of recorded play, by path. set_in_python: the calls that gave it objects
     which no config names. has_branched_off: whether the state of `origin` was taken over. beginnings: what it began
     with of other runs and of files, to be told once.
     """
@@ -196,17 +196,18 @@ class Run:
         """Make the folder of a new run, once."""
         if self.is_begun:
             return
-        if self.resumed:
+        if isinstance(self.place, RunFolder):
             if self.folder.facts().set_in_python != self.set_in_python:
                 raise self.folder.not_rebuildable()
         else:
             if self.config.output.mirror is not None:
                 self.config.output.mirror.require_backend()  # before there is a folder
-            if not isinstance(self.place, RunFolder):
-                self.place = default_folder(self.place, self.name, files_of_copies(self.config.copied()))
-            with self.place.lock():  # so that no other process takes what is there for what a kill has left
-                begin(self.place)  # first: a folder with a config and run.json is a run
-                self._write_config(self.place)
+            copies = files_of_copies(self.config.copied())
+            place = default_folder(self.place, self.name, copies)
+            with place.beginning(copies):
+                self.place = place
+                begin(place)  # first: a folder with a config and run.json is a run
+                self._write_config(place)
         self.is_begun = True
 
     def _write_config(self, folder: RunFolder) -> None:

@@ -74,7 +74,8 @@ class RunCheckpoints:
         if (url is None) != (config is None):
             has, got = ("no mirror", url) if config is None else (f"the mirror {config.url}", "none")
             raise RunFolderError(f"{folder.run} is damaged: expected {has}, as in config.yml, got {got}")
-        return None if url is None else Mirror(url, config, folder, self.stored, self.run.display.error)
+        display = self.run.display
+        return None if url is None else Mirror(url, config, folder, self.stored, display.error, display.log)
 
     def _in_use(self) -> set[int]:
         """The numbers of checkpoints that must not be deleted yet."""
@@ -118,11 +119,14 @@ class RunCheckpoints:
             self.stands_on = number
             if best:
                 self.stored.mark_best(name)
-            self.failure = None
         except CheckpointError as error:  # the disk may have room again by the next time
+            if self.failure is None:
+                self.run.display.error(f"{error}; training goes on, and the next saves are tried")
             self.failure = error
-            self.run.display.error(f"{error}; training goes on")
             return None
+        if self.failure is not None:
+            self.run.display.log(f"{self.stored.folder.path / name}: a save has succeeded again")
+            self.failure = None
         if self.mirror is not None:
             self.mirror.send(number)
         return self.stored.folder.path / name

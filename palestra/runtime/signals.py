@@ -14,14 +14,20 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from types import FrameType
-from typing import Any, TextIO
+from typing import Any
 
-STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last one when a terminal or a connection closes
+from palestra.runtime.limits import GuardedOutput
+
+OPTIONAL = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)  # a connection closes, a job's time is over
+STOPPING = (signal.SIGINT, signal.SIGTERM, *OPTIONAL)
 
 
 def heeded() -> list[signal.Signals]:
-    """Return the signals that stop a run: those of STOPPING, but SIGHUP where it is ignored, as below nohup."""
-    return [each for each in STOPPING if each != signal.SIGHUP or signal.getsignal(each) != signal.SIG_IGN]
+    """Return the signals that stop a run: those of STOPPING, but SIGHUP where it is ignored, as below nohup.
+
+    So it is with the others that only some systems send: batch systems, some time before they end a job.
+    """
+    return [each for each in STOPPING if each not in OPTIONAL or signal.getsignal(each) != signal.SIG_IGN]
 
 
 class Interrupted(Exception):
@@ -62,40 +68,16 @@ class StopSignals:
                     stack.callback(signal.signal, number, signal.signal(number, self._receive))
                 stack.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(writing, warn_on_full_buffer=False))
                 watch.start()
-                stack.enter_context(redirect_stdout(_Output(sys.stdout, self)))
-                stack.enter_context(redirect_stderr(_Output(sys.stderr, self)))
+                stack.enter_context(redirect_stdout(GuardedOutput(sys.stdout, self._stop_printing)))
+                stack.enter_context(redirect_stderr(GuardedOutput(sys.stderr, self._stop_printing)))
             yield
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self.received = number
 
-
-class _Output:
-    """Stands in for a standard stream, and stops the work when writing fails; what comes later is dropped."""
-
-    def __init__(self, file: TextIO, signals: StopSignals) -> None:
-        self._file, self._signals = file, signals
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
-
-    def write(self, text: str) -> int:
-        with self._stopping():
-            self._file.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        with self._stopping():
-            self._file.flush()
-
-    @contextmanager
-    def _stopping(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self._file.fileno())  # else the interpreter's last flush fails
-            self._signals.received = self._signals.received or signal.SIGPIPE
-            print(f"nothing more can be printed: {error.strerror}; saving, and leaving", file=sys.stderr)
+    def _stop_printing(self, error: OSError) -> None:
+        self.received = self.received or signal.SIGPIPE
+        print(f"nothing more can be printed: {error.strerror}; saving, and leaving", file=sys.stderr)
 
 
 def _watch(reading: int, within_s: float, before_exit: Callable[[str], None]) -> None:

@@ -22,6 +22,12 @@ from palestra.storage.stored_files import Entry, Sha256
 
 RUN_FORMAT: Literal[2] = 2  # of all that a run's folder holds; since 2 records say what their scores are
 
+# variables of the environment by which MKL, oneDNN, OpenBLAS, torch, numpy, numba and CUDA compute other bits
+ROUNDING = (
+    *("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "MKL_DYNAMIC", "ATEN_CPU_CAPABILITY", "OPENBLAS_CORETYPE", "NUMBA_OPT"),
+    *("ONEDNN_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE", "NPY_DISABLE_CPU_FEATURES", "NVIDIA_TF32_OVERRIDE"),
+    *("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_ENABLE_AVX", "NUMBA_SLP_VECTORIZE", "CUBLAS_WORKSPACE_CONFIG"),
+)
 OF_TEXT = ("transformers", "tokenizers", "peft", "pyarrow", "jinja2")
 
 
@@ -98,12 +104,13 @@ def versions() -> dict[str, str | None]:
 
 @cache
 def machine() -> dict[str, str | int | None]:
-    """Platform, processor model, number of CPUs, and the first GPU's name (null without one)."""
+    """Platform, processor model, number of CPUs, the first GPU's name (null without one), and variables of ROUNDING."""
     return {
         "platform": platform.platform(),
         "processor": _processor_model(),
         "num_cpus": os.cpu_count(),
         "gpu": torch.cuda.get_device_name(0) if torch.cuda.is_available() else None,
+        **{name: os.environ[name] for name in ROUNDING if name in os.environ},
     }
 
 

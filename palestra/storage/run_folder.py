@@ -100,7 +100,8 @@ class WaysOn:
         """
         if not self.has_checkpoint:
             return None
-        place = self.path / "checkpoints" / checkpoint
+        elsewhere = None if self.facts is None else self.facts.checkpoint_folder
+        place = Path(elsewhere or self.path, "checkpoints", checkpoint)
         if not (self.models or self._is_of_a_script or self.trainer_class != STOCK):
             return f"palestra branch {shlex.quote(str(place))} KEY=VALUE"
         return self._in_python("branch", f"{str(place)!r}, ['KEY=VALUE']")
@@ -198,23 +199,31 @@ class RunFolder:
 
     @classmethod
     def create_at(cls, path: Path, copies: Collection[str] | None = None) -> "RunFolder":
-        """Make the run's folder at `path`. Raises RunFolderError if anything is there already.
+        """Make the run's folder at `path`; an empty folder will do. Raises RunFolderError if anything is in it.
 
-        copies: the names of the files in `players/`; with them, what a kill has left of a run's beginning goes first.
+        copies: the names of the files in `players/`; with them, what a kill has left of a run's beginning may be there.
         """
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            if copies is not None:
-                cls(path)._remove_left(copies)
-            return cls._make(path)
-        except FileExistsError:
-            way = cls(path).ways_on().to_resume()
-            remedy = "" if way is None else f"; to go on with the run there: {way}"
-            raise RunFolderError(
-                f"{path} exists already; a new run needs a folder that does not exist{remedy}"
-            ) from None
+            with suppress(FileExistsError):
+                return cls._make(path)
+            cls(path).require_free(copies)
+            return cls(path)._make_inner()
         except OSError as error:
-            raise RunFolderError(f"{path} cannot be made: {error.strerror}") from None
+            raise RunFolderError(f"{path} cannot be made: {error.strerror or error}") from None
+
+    def require_free(self, copies: Collection[str] | None) -> None:
+        """Raise RunFolderError unless a run may begin here. copies: as in `create_at`."""
+        with suppress(OSError, RunFolderError):  # as of a file, or of more than a kill has left
+            if copies is not None:
+                return self.require_begun_only(copies)
+            if not self.root.names():
+                return
+        way = self.ways_on().to_resume()
+        remedy = "" if way is None else f"; to go on with the run there: {way}"
+        raise RunFolderError(
+            f"{self.path} exists already; a new run needs a folder that does not exist, or an empty one{remedy}"
+        )
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
@@ -307,22 +316,17 @@ class RunFolder:
                         "back, or move the folder away, and the run begins anew"
                     )
 
-    def remove_begun(self, copies: Collection[str] = ()) -> None:
-        """Remove a folder that passes `require_begun_only`, which raises RunFolderError. No other file goes."""
-        self.require_begun_only(copies)
-        for folder, files in self._begun(copies):
-            folder.remove_files(partial(_is_of, files=files))
-            if folder != self.root:
-                folder.remove_empty()
-        Folder(self.path.parent, self.path.name).remove_empty()
+    @contextmanager
+    def beginning(self, copies: Collection[str]) -> Iterator[None]:
+        """A context that holds the lock in which a run begins; what a kill has left of one is removed before.
 
-    def _remove_left(self, copies: Collection[str]) -> None:
-        """Do as `remove_begun`, unless something else is there, nothing at all, or a process that begins the run."""
-        with suppress(OSError, RunFolderError):
-            self.require_begun_only(copies)  # first, because a lock is a file
-            if self.root.names():
-                with self.lock():
-                    self.remove_begun(copies)
+        Raises RunFolderError as `lock`, and if another process was faster. copies: as in `create_at`.
+        """
+        with self.lock():
+            self.require_free(copies)
+            for folder, files in self._begun(copies):
+                folder.remove_files(partial(_is_of, files=set(files) - {"lock"}))  # others may wait for the lock
+            yield
 
     def _begun(self, copies: Collection[str]) -> Iterator[tuple[Folder, Collection[str]]]:
         """The folders that exist before there is a run, each with the names of its files; the outer one comes last."""
@@ -382,12 +386,14 @@ class RunFolder:
     @classmethod
     def _make(cls, path: Path) -> "RunFolder":
         path.mkdir()
-        folder = cls(path)
-        for name in ("checkpoints", "evaluations"):
-            folder.root.below(name).make()
-        folder.root.sync()
         Folder(path.parent).sync()
-        return folder
+        return cls(path)._make_inner()
+
+    def _make_inner(self) -> "RunFolder":
+        for name in ("checkpoints", "evaluations"):
+            self.root.below(name).make()
+        self.root.sync()
+        return self
 
     def require_plain(self) -> None:
         """Raise RunFolderError if a link or another kind of file has replaced a file or folder that palestra writes."""
@@ -414,14 +420,33 @@ class RunFolder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """A context that holds the lock, as `take_lock` takes it. May not be nested."""
+        """A context that holds the lock, as `take_lock` takes it. May not be nested.
+
+        Raises RunFolderError also for a copy of a run whose checkpoints lie elsewhere, OSError.
+        """
         lock = self.take_lock()
         self.holds_lock = True
         try:
+            self._own_checkpoints()
             yield
         finally:
             self.holds_lock = False
             lock.free()
+
+    def _own_checkpoints(self) -> None:
+        """Note in a checkpoint folder elsewhere where the run lies, if it was moved."""
+        if self.root.kind(self.run.name) is None or (place := self._large_files) is self.root:
+            return
+        path, owner = self.path.resolve(), json.loads(place.read(OWNER))
+        before, is_copy = RunFolder(Path(str(owner.get("run")))), False
+        with suppress(OSError, RunFolderError):  # there is none any more
+            is_copy = not before.path.samefile(path) and before.facts().id == owner["id"]
+        if is_copy:
+            why = f"both have their checkpoints in {place.path}, where only one may write"
+            way = before.ways_on().to_branch()
+            raise RunFolderError(f"{self.path} is a copy of {before.path}; {why}; to train apart from it: {way}")
+        if before.path != path:
+            place.write(OWNER, to_json(owner | {"run": str(path)}).encode())
 
     def is_in_use(self) -> bool:
         """Whether a process of this machine holds the lock, read from /proc/locks without taking the lock.

@@ -18,7 +18,7 @@ from palestra.recording.display import can_draw, needs_ascii
 from palestra.recording.display.display import Closing
 from palestra.recording.display.lines import Line, bar, bordered, fitted, joined, piece, row, shortened, spread
 from palestra.recording.display.live import LiveLines
-from palestra.recording.results import count_text, duration_text, fraction_of_one, label, plain_ascii, printable
+from palestra.recording.results import count_text, duration_text, fraction_of_one, known_text, label, printable
 from palestra.sweeps.naming import short_keys
 from palestra.sweeps.progress import EndedTrial, RunProgress, SweepProgress
 
@@ -347,7 +347,7 @@ class PlainSweepDisplay(_Reading):
         self.note(progress_line(progress, datetime.now()))
 
     def note(self, line: str) -> None:
-        self._console.out(plain_ascii(line), highlight=False)
+        self._console.out(known_text(line, self._console.encoding), highlight=False)
 
     def stopping(self, number: int, read: Read) -> None:
         self.note(f"{signal.Signals(number).name}: the runs are being saved")
@@ -370,7 +370,7 @@ class LiveSweepDisplay(LiveLines, _Reading):
         self._due_s = -math.inf
 
     def note(self, line: str) -> None:
-        self._region.print_above(f"{plain_ascii(line) if self.is_ascii else printable(line)}\n")
+        self._region.print_above(f"{known_text(line) if self.is_ascii else printable(line)}\n")
 
     def stopping(self, number: int, read: Read) -> None:
         self._due_s = -math.inf

@@ -300,11 +300,11 @@ def let_end(several: Sequence[SeedRuns[Any]], show: Callable[[], None]) -> None:
 
 
 def has_begun(folder: Folder, name: str, config: BaseRunConfig, data: Mapping[str, Any]) -> bool:
-    """Return whether there is a run to go on with. What is left of one that was killed before it was one is removed.
+    """Return whether there is a run to go on with; if not, one can begin, also where a kill has left a beginning.
 
     folder: of the trial, or of the runs side by side. name: of the run in it. config: the run's. data: the same as the
     mapping that its config.yml holds. Raises RunFolderError or ConfigError for anything else than this run, as a link
-    to another one, one with another config, or one that has lost a file; then nothing is changed.
+    to another one, one with another config, or one that has lost a file. Nothing is changed.
     """
     for entry, expected in ((name, "folder"), (f"{name}.log", "file")):
         if (kind := folder.kind(entry)) not in (expected, None):
@@ -320,7 +320,7 @@ def has_begun(folder: Folder, name: str, config: BaseRunConfig, data: Mapping[st
         raise RunFolderError(message)
     if has_config and run.root.kind(run.run.name) is not None:
         return True
-    run.remove_begun(files_of_copies(config.copied()))
+    run.require_begun_only(files_of_copies(config.copied()))
     return False
 
 

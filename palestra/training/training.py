@@ -402,8 +402,8 @@ class Training:
         """The training of a new run that begins with the state of a checkpoint and a changed config.
 
         checkpoint: its folder, or beside it `latest`, `best`, a number, or @ and an opt step. overrides: the changes,
-        as "num_worlds=4"; the new run's changes.jsonl lists them. run: the new run's folder, which must not exist;
-        None: runs/<name>-<n>. callbacks: those that the old run was started with besides the config's, whose state is
+        as "num_worlds=4"; the new run's changes.jsonl lists them. run: the new run's folder, new or empty; None:
+        runs/<name>-<n>. callbacks: those that the old run was started with besides the config's, whose state is
         restored; further ones begin anew. trust: as in `load`. freeze: learning players that are held fixed from here
         on. replace: scripted players, by the names of those whose places they take from here on. models: as in `load`.
         Raises ConfigError for a change that the state does not allow, MissingCheckpointError, RunFolderError,

@@ -1,8 +1,9 @@
-"""A process that works for a training: `python -m palestra.training.worker PIPE RUN MODULE:FUNCTION`.
+"""A process that works for a training: `python -m palestra.training.worker PIPE RUN MODULE:FUNCTION SOURCES`.
 
 The function gets the run's folder, and returns what answers requests. The process reads these from its standard input,
 and writes messages, lines of JSON, to its standard output; the bytes of an answer may follow. palestra.training.workers
-starts it. If something raises, it answers with the error, and ends.
+starts it. If something raises, it answers with the error, and ends. SOURCES: the modules of the user's own that the
+training may import, in JSON.
 """
 
 import json
@@ -72,14 +73,16 @@ def send(answers: BinaryIO, message: Message, content: bytes = b"") -> None:
 
 
 def main() -> None:
-    pipe, run, server = sys.argv[1:]
+    pipe, run, server, sources = sys.argv[1:]
     end_with_parent(int(pipe))  # before the imports, which take seconds
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what environments print goes to the log
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     try:
+        from palestra.config.own_modules import Source, admit_sources
         from palestra.runtime.threads import limited_threads
 
+        admit_sources(Source(**each) for each in json.loads(sources))
         module, function = server.split(":")
         num_threads, answer = getattr(import_module(module), function)(Path(run))
         with limited_threads(num_threads):

@@ -14,11 +14,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import InvalidStateError
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
+from palestra.config.own_modules import admitted
 from palestra.runtime.signals import exit_text, start_leashed
 from palestra.storage.disk import Folder
 
@@ -186,7 +187,8 @@ class Process:
         self._lock = threading.Lock()  # a process that has answered must not be killed as late
         with log.opened() as file:
             streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": file}
-            self._process, self._life = start_leashed(COMMAND, [str(run), terms.server], os.environ, **streams)
+            sources = json.dumps([asdict(source) for source in admitted()])
+            self._process, self._life = start_leashed(COMMAND, [str(run), terms.server, sources], os.environ, **streams)
 
     def answer(self, request: bytes, told: Callable[[Mapping[str, Any]], None]) -> tuple[Mapping[str, Any], bytes]:
         """Send a request, and wait for its answer. Raises ProcessLost if none comes in time.

@@ -249,6 +249,12 @@ def test_a_process_that_ends_before_it_is_connected_keeps_nobody_waiting(
     command = Launched(PALESTRA_OF_FORKED_RANKS, config, tmp_path)
     if "waits" in deed:
         wait_until((tmp_path / "waits").exists)
+        command.commands[0].kill()
+        command.end(-signal.SIGKILL)
+        assert command.run.exists()
+        (tmp_path / "waits").unlink()
+        command = Launched(PALESTRA_OF_FORKED_RANKS, config, tmp_path)  # begins where the kill has left a folder
+        wait_until((tmp_path / "waits").exists)
         command.commands[0].send_signal(signal.SIGTERM)
     said = command.end(code)
     assert line in said

@@ -84,7 +84,8 @@ def test_seeds_one_after_the_other_go_on_by_the_same_command_after_a_kill(base: 
         assert process.poll() is None
     process.kill()
     process.communicate(timeout=60)
-    other = done(*command, "seed=1", "gamma=0.5", cwd=tmp_path, code=2)
+    other = done("train", base, "--seeds", "1,3", "--run", "killed", "gamma=0.5", cwd=tmp_path, code=2)
+    assert not (tmp_path / "killed/seed-1").exists()  # the folders of all are looked at before the first begins
     assert "killed/seed-3: expected the run in which " in other
     assert "gamma is 0.5, got one in which it is 0.9" in other
     output = done("train", base, "--seeds", "3,5,6", "--run", "killed", cwd=tmp_path)

@@ -18,6 +18,8 @@ from palestra.cli import app
 from palestra.config import UntrustedError, admit, import_own, trusting
 from palestra.config.own_modules import (
     Source,
+    admit_sources,
+    admitted,
     enter_trusted,
     find_sources,
     read_trusted,
@@ -74,6 +76,26 @@ def test_folders_without_init_may_lie_in_each_other(here: Path) -> None:
     assert source.file == str(here / "outside" / "inside" / "wheel.py")
     admit("outside.inside.wheel")
     assert import_own("outside.inside.wheel").said == "the source"
+
+
+def test_a_process_imports_no_module_that_was_edited_after_the_one_that_started_it_had_imported_it(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "wheel.py").write_text(SAYS)
+    with reading_own():
+        assert admit("wheel")
+        import_own("wheel")
+        (here / "wheel.py").write_text("said = 'something else'\n")
+        admit("wheel")  # as a config that is read again does
+    sources = admitted()
+    for name in ("_admitted", "_handed_over"):
+        monkeypatch.setattr(f"palestra.config.own_modules.{name}", {} if name == "_handed_over" else set())
+    admit_sources(sources)
+    del sys.modules["wheel"]
+    with pytest.raises(ValueError, match=r"wheel\.py was edited after the run had imported it; undo that, or resume"):
+        import_own("wheel")
+    (here / "wheel.py").write_text(SAYS)
+    assert import_own("wheel").said == "the source"
 
 
 @pytest.mark.parametrize("name", ["itertools", "_zoneinfo"])

@@ -103,8 +103,8 @@ SWEEPS = [
     ),
     *mutants(
         "storage/run_folder.py",
-        "sweeps/test_seed_runs.py",
-        ("        self.require_begun_only(copies)\n", ""),
+        "storage/test_run_folder.py",
+        ("            self.require_free(copies)\n", ""),
     ),
     *mutants(
         "kinds/games/tournament.py",

@@ -338,15 +338,17 @@ def test_live_is_ascii_where_the_terminal_knows_no_more(
     assert display.is_ascii == is_ascii
 
 
-def test_plain_is_ascii_without_control_codes(clock: list[float]) -> None:
-    console = pipe()
+@pytest.mark.parametrize(("encoding", "told"), [("ascii", "?n?"), ("utf-8", "ünï")])
+def test_plain_has_what_the_encoding_knows_without_control_codes(encoding: str, told: str, clock: list[float]) -> None:
+    console = Console(file=io.TextIOWrapper(io.BytesIO(), encoding=encoding), width=80)
     with make_display("auto", console) as display:
         display.update(progress(name="\x1b[31mred", phase=lambda: "naïve \x1b[31m\r\x07 ☃"))
         display.log("ünï\x1b[0m\ttab")
         display.error("bad\x00")
     text = written(console)
-    assert text
-    assert all(character == "\n" or " " <= character <= "~" for character in text)
+    assert f"{told}?[0m?tab\n" in text  # of a path, say, which a command names
+    assert all(character == "\n" or character.isprintable() for character in text)
+    assert text.isascii() == (encoding == "ascii")
 
 
 def test_plain_writes_a_line_in_ten_seconds_and_for_each_evaluation(clock: list[float]) -> None:

@@ -64,8 +64,9 @@ class Run:
         self.checkpoints = Checkpoints(self.folder, keep_last, keep_every, SEGMENT_ROWS)
         self.ring = Ring(CAPACITY)
         self.told: list[str] = []
+        self.noted: list[str] = []
         config = mirror_config(url, **changes)
-        self.mirror = Mirror(f"{url}/run", config, self.folder, self.checkpoints, self.told.append)
+        self.mirror = Mirror(f"{url}/run", config, self.folder, self.checkpoints, self.told.append, self.noted.append)
         self.checkpoints.in_use = self.mirror.in_use
 
     def go_back(self, which: int | str = "latest") -> int:

@@ -144,8 +144,11 @@ def test_a_folder_that_exists_is_not_fetched_into(tmp_path: Path) -> None:
     with (run := Run(tmp_path / "run", URL)).mirror:
         save_in_turn(run, range(1))
     (tmp_path / "there").mkdir()
+    (tmp_path / "there/mine").touch()
     with pytest.raises(RunFolderError, match=r"there exists already; --run DIR fetches elsewhere"):
         fetch(PLACE, tmp_path / "there")
+    (tmp_path / "there/mine").unlink()
+    assert fetch(PLACE, tmp_path / "there")[0].config.exists()
 
 
 def test_a_fetch_that_was_killed_leaves_nothing_in_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -218,6 +218,7 @@ def test_a_store_that_fails_at_any_one_call_is_told_and_has_all_after_the_next_s
             assert len(run.told) == 1
             run.mirror.send(5)  # what was missed at the last save
             run.mirror.finish()
+            assert run.noted == [f"{PLACE}: an upload has succeeded again; the mirror lacks nothing"]
         assert on_mirror(PLACE) == whole
         assert fetched(PLACE, tmp_path / f"{number}-fetched")[:2] == (5, 2)
 
@@ -236,7 +237,7 @@ def test_a_store_that_fails_from_any_call_on_keeps_a_checkpoint_from_which_the_r
         path, again = tmp_path / str(number), tmp_path / f"{number}-again"
         with failing(lambda call, n=number: refused(call) if call >= n else None), (run := Run(path, URL)).mirror:
             save_on(run)
-        assert run.told
+        assert len(run.told) == 1
         if not numbers_on_mirror(PLACE):
             with pytest.raises(CheckpointError, match="no complete checkpoint"):
                 fetch(PLACE, again)
@@ -406,7 +407,8 @@ def test_a_folder_that_the_mirror_is_ahead_of_is_refused(tmp_path: Path) -> None
     with (run := Run(tmp_path / "run", URL)).mirror:
         save_in_turn(run, range(2))
     shutil.copytree(tmp_path / "run", tmp_path / "old")
-    with run.mirror.__class__(PLACE, mirror_config(URL), run.folder, run.checkpoints, run.told.append) as run.mirror:
+    told = run.told.append, run.noted.append
+    with run.mirror.__class__(PLACE, mirror_config(URL), run.folder, run.checkpoints, *told) as run.mirror:
         save_in_turn(run, range(2, 4))
     before = on_mirror(PLACE)
     with (

@@ -1,5 +1,6 @@
 """Signals that stop: every phase saves and leaves with 128 + n, or leaves without saving within the config's bound."""
 
+import io
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ import pytest
 from resuming import Killed, assert_same_bits, at_call, fit, kill, records
 
 from palestra.kinds.games.trainer import Trainer
+from palestra.runtime.limits import GuardedOutput
 from palestra.runtime.signals import STOPPING, StopSignals, exit_text, exiting_on_signals
 from tests.forked import run as run_forked
 
@@ -109,16 +111,35 @@ def test_a_run_whose_output_nobody_takes_saves_and_leaves(
     assert_same_bits(run, tmp_path / "uninterrupted")
 
 
-def test_what_any_code_prints_to_nobody_stops_the_work_and_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+WAYS: dict[str, Callable[[], object]] = {
+    "print": lambda: print("here", flush=True),
+    "writelines": lambda: sys.stdout.writelines(["here", "there"]),
+    "bytes": lambda: sys.stdout.buffer.write(b"here"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_any_code_prints_to_nobody_stops_the_work_and_is_dropped(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     signals = StopSignals()
     with os.fdopen(writing, "w") as file, monkeypatch.context() as patch:
         patch.setattr("sys.stdout", file)
         with signals.caught(60.0, lambda why: None):
-            for number in range(3):
-                print(number, flush=True)
+            for _ in range(3):
+                WAYS[way]()
+                sys.stdout.flush()
     assert signals.received == signal.SIGPIPE
+
+
+def test_a_stream_that_is_only_tried_has_not_failed() -> None:
+    with io.TextIOWrapper(open("/dev/full", "wb", buffering=0), write_through=True) as file:
+        output = GuardedOutput(file)
+        output.write("")  # as click does, which drops the error
+        with pytest.raises(OSError, match=r"No space left on device: 'standard output'"):
+            output.write("here")
 
 
 def surroundings() -> tuple[Any, ...]:
@@ -136,6 +157,15 @@ def test_handlers_are_restored_after_fit(make_config: MakeConfig, tmp_path: Path
     with at_call(Trainer, "roll_out_of", 3, kill), pytest.raises(Killed):
         fit(tmp_path / "raises", make_config())
     assert surroundings() == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU])
+def test_what_batch_systems_send_before_they_end_a_job_stops_the_work(number: int) -> None:
+    signals = StopSignals()
+    with signals.caught(60.0, lambda why: None):
+        assert signal.getsignal(number) != signal.SIG_DFL  # by which this process would end
+        os.kill(os.getpid(), number)
+    assert signals.received == number
 
 
 def test_a_hang_up_stops_nothing_below_nohup() -> None:

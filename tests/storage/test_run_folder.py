@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from palestra.run.branching import unequal_bits
 from palestra.storage.disk import RunFolderError, write_bytes
-from palestra.storage.facts import run_facts
+from palestra.storage.facts import machine, run_facts
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.stored_files import to_json
 from tests.forked import Forked
+from tests.run.mirroring import run_of
 
 
 def test_a_new_run_gets_the_number_after_the_largest(tmp_path: Path) -> None:
@@ -36,6 +38,20 @@ def test_an_existing_folder_is_never_taken_for_a_new_run(tmp_path: Path) -> None
     RunFolder.create_at(tmp_path / "deep" / "run")
     with pytest.raises(RunFolderError, match="exists already"):
         RunFolder.create_at(tmp_path / "deep" / "run")
+
+
+def test_of_two_that_begin_in_one_empty_folder_the_slower_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "run")
+    (tmp_path / "run").mkdir()
+    runs = [RunFolder.create_at(tmp_path / name, ()) for name in ("run", "link")]
+    with runs[0].beginning(()):
+        write_bytes(runs[0].config, b"mine")
+        with pytest.raises(RunFolderError, match="is in use"), runs[1].beginning(()):
+            pass
+        runs[0].write_facts(run_of("1"))
+    with pytest.raises(RunFolderError, match="link exists already"), runs[1].beginning(()):
+        pass
+    assert runs[0].config.read_bytes() == b"mine"
 
 
 def test_a_folder_without_config_is_not_opened_as_a_run(tmp_path: Path) -> None:
@@ -74,10 +90,18 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_run_facts_name_versions_machine_and_command_but_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_facts_name_versions_machine_command_and_of_the_environment_what_rounds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("SOME_API_KEY", "s3cr3t-value")
     monkeypatch.setattr(sys, "argv", ["palestra", "train", "my run.yml"])
+    before = machine()
+    monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
+    machine.cache_clear()
     facts = run_facts()
+    told = list(unequal_bits(before, facts["machine"], "machine"))
+    assert told == ["machine.MKL_CBWR was None, is COMPATIBLE; equal bits are not promised"]
+    machine.cache_clear()
     extras = {"mujoco", "ale-py", "Box2D", "transformers", "tokenizers", "peft", "pyarrow", "jinja2"}
     assert set(facts["versions"]) == {"python", "palestra", "torch", "numpy", "numba", "gymnasium"} | extras
     assert facts["versions"]["torch"].startswith("2.")

@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from platform import node
 from typing import Any
 
 import pytest
@@ -61,7 +62,9 @@ def test_what_was_killed_before_it_was_a_run_begins_anew(
 ) -> None:
     begin(tmp_path / "trial/seed-3", num_steps, base, config)
     assert not looked()
-    assert list((tmp_path / "trial").iterdir()) == []
+    copies = files_of_copies(config.copied())
+    with RunFolder.create_at(tmp_path / "trial/seed-3", copies).beginning(copies):
+        assert set(tree(tmp_path / "trial/seed-3").values()) <= {"a folder", f"{os.getpid()} on {node()}".encode()}
 
 
 def test_a_run_is_gone_on_with(looked: Callable[[], bool], base: Path, tmp_path: Path) -> None:
@@ -163,7 +166,7 @@ def test_what_a_run_removes_of_itself_is_never_that_of_another(tmp_path: Path) -
     run = RunFolder.create_at(tmp_path / "run")
     run.checkpoints.remove_empty()
     (tmp_path / "run/checkpoints").symlink_to("../elsewhere")
-    with pytest.raises(RunFolderError):
-        run.remove_begun()
+    with pytest.raises(RunFolderError), run.beginning(()):
+        pass
     assert (tmp_path / "elsewhere/config.yml").read_text() == "mine"
     assert run.evaluations.exists()

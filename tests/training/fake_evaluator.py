@@ -1,6 +1,6 @@
 """In the place of palestra.training.worker: answers from a file what an evaluation gave in turn, or fails.
 
-    python fake_evaluator.py PLAN PIPE RUN SERVER
+    python fake_evaluator.py PLAN PIPE RUN SERVER SOURCES
 
 PLAN: JSON, {"answers": {"main/8": result, ...}, "deeds": {"main/8": ["hang", "crash", ...]}}. The deeds of an
 evaluation are done one per attempt; after the last one it is answered. Attempts are counted in PLAN.tried.
@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-plan_file, pipe, run, server = sys.argv[1:]
+plan_file, pipe, run, server, sources = sys.argv[1:]
 
 
 def tried(key: str) -> int:

@@ -25,7 +25,7 @@ from palestra.games.gymnasium.faults import fault_of_step, raise_for
 from palestra.games.gymnasium.memory import own_copy
 from palestra.games.info import FieldReader, GathersInfo
 from palestra.games.world import EnvironmentFailed
-from palestra.runtime.signals import end_with_parent, exit_text
+from palestra.runtime.signals import STOPPING, end_with_parent, exit_text
 
 EXIT_TIMEOUT_S = 5.0  # within which the exit code of a process that closed its pipe is known
 LOOK_S = 1.0  # how long the owner sleeps at most before it looks how long it has waited
@@ -255,14 +255,15 @@ class CheckedSteps(gymnasium.Wrapper):
 def make_in_worker(owner: int, sources: Any, make: Callable[..., gymnasium.Env], *arguments: Any) -> gymnasium.Env:
     """Make an environment.
 
-    In a process of its own, not that of the owner's id, it first ignores what a terminal sends to both, SIGINT (Ctrl-C)
-    and SIGHUP, lets SIGTERM end the process, and admits the modules that its owner may import (`sources`).
+    In a process of its own, not that of the owner's id, it first ignores what a terminal or a batch system sends to
+    both, as SIGINT (Ctrl-C), lets SIGTERM end the process, and admits the modules that its owner may import
+    (`sources`).
 
     A forked process would otherwise keep the handlers of its owner, which wait for a safe point that never comes; a
     spawned one would not know what its owner admitted.
     """
     if os.getpid() != owner:
-        for number in (signal.SIGINT, signal.SIGHUP):
+        for number in set(STOPPING) - {signal.SIGTERM}:
             signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         admit_sources(sources)

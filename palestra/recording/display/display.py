@@ -14,10 +14,10 @@ from palestra.recording.results import (
     duration_text,
     estimate_text,
     fraction_of_one,
+    known_text,
     label,
     metric_text,
     pair_label,
-    plain_ascii,
     printable,
     stage_text,
     task_text,
@@ -61,7 +61,7 @@ class Display(Closing):
 
     def error(self, line: str) -> None:
         """Show a line that stays, and stays in sight; even a quiet display shows it."""
-        self._console.out("error:", plain_ascii(redacted(line)), highlight=False)
+        self._console.out("error:", known_text(redacted(line), self._console.encoding), highlight=False)
 
 
 # ---- plain lines ---------------------------------------------------------------------------------------
@@ -72,7 +72,7 @@ logger = logging.getLogger(__name__)
 
 
 class PlainDisplay(Display):
-    """Prints a line of plain ASCII every INTERVAL_S, and one for each evaluation."""
+    """Prints a line of plain text every INTERVAL_S, and one for each evaluation."""
 
     has_summary = True
 
@@ -90,7 +90,8 @@ class PlainDisplay(Display):
             self._show(progress)
 
     def log(self, line: str) -> None:
-        self._console.out("\n".join(plain_ascii(piece) for piece in line.splitlines()), highlight=False)
+        encoding = self._console.encoding
+        self._console.out("\n".join(known_text(piece, encoding) for piece in line.splitlines()), highlight=False)
 
     def error(self, line: str) -> None:
         self.log(f"error: {redacted(line)}")

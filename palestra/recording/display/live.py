@@ -11,7 +11,7 @@ from palestra.recording.display.display import Closing, Display
 from palestra.recording.display.lines import Line, in_ascii
 from palestra.recording.display.regions import Cell, Region
 from palestra.recording.display.screen import Screen, Warnings
-from palestra.recording.results import Progress, plain_ascii, printable
+from palestra.recording.results import Progress, known_text, printable
 from palestra.storage.secrets import redacted
 
 INTERVAL_S = 0.25
@@ -95,7 +95,7 @@ class LiveDisplay(LiveLines, Display):
         self._latest = progress, time.monotonic()
 
     def log(self, line: str) -> None:
-        known = plain_ascii if self.is_ascii else printable
+        known = known_text if self.is_ascii else printable
         self._region.print_above("".join(f"{known(piece)}\n" for piece in line.splitlines()))
 
     def warn(self, line: str) -> None:

@@ -1057,11 +1057,13 @@ def test_a_save_that_fails_is_told_and_changes_nothing_else(
 ) -> None:
     config = make_config({"output.save": {"every": 8, "unit": "opt_steps"}, "output.display": "plain"})
     Trainer(config, run=tmp_path / "whole").fit()
-    refuse_saves(monkeypatch, lambda number: number == 1)
+    refuse_saves(monkeypatch, lambda number: number in (1, 2))
     shown = io.StringIO()
-    trainer = Trainer(config, run=tmp_path / "run", console=Console(file=shown))
+    trainer = Trainer(config, run=tmp_path / "run", console=Console(file=shown, width=1000))
     trainer.fit()
     assert "error: checkpoint 00000001 could not be saved" in shown.getvalue()
+    assert shown.getvalue().count("could not be saved") == 1  # until one has succeeded
+    assert f"{tmp_path / 'run/checkpoints/00000003'}: a save has succeeded again\n" in shown.getvalue()
     assert "No space left on device" in shown.getvalue()
     assert "training goes on" in shown.getvalue()
     own, whole = (Checkpoints(RunFolder.open(tmp_path / name), 1, None).load("latest") for name in ("run", "whole"))
