@@ -23,11 +23,16 @@ STOPPING = (signal.SIGINT, signal.SIGTERM, *OPTIONAL)
 
 
 def heeded() -> list[signal.Signals]:
-    """Return the signals that stop a run: those of STOPPING, but SIGHUP where it is ignored, as below nohup.
+    """Return the signals that stop a run: those of OPTIONAL only where they would end this process.
 
-    So it is with the others that only some systems send: batch systems, some time before they end a job.
+    Below nohup SIGHUP would not, nor what a library that a batch system's signals are meant for handles itself.
     """
-    return [each for each in STOPPING if each not in OPTIONAL or signal.getsignal(each) != signal.SIG_IGN]
+    return [each for each in STOPPING if each not in OPTIONAL or _would_end(each)]
+
+
+def _would_end(number: signal.Signals) -> bool:
+    handler = signal.getsignal(number)
+    return handler == signal.SIG_DFL or getattr(handler, "__module__", None) == __name__  # by itself, or by us
 
 
 class Interrupted(Exception):

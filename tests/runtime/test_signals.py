@@ -168,16 +168,21 @@ def test_what_batch_systems_send_before_they_end_a_job_stops_the_work(number: in
     assert signals.received == number
 
 
-def test_a_hang_up_stops_nothing_below_nohup() -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+@pytest.mark.parametrize(
+    ("number", "handler"),
+    [(signal.SIGHUP, signal.SIG_IGN), (signal.SIGUSR1, lambda *_: None)],
+    ids=["a hang-up below nohup", "a handler of others"],
+)
+def test_a_signal_that_would_not_end_the_process_does_what_it_did(number: int, handler: Any) -> None:
+    before = signal.signal(number, handler)
     try:
         signals = StopSignals()
         with signals.caught(60.0, lambda why: None), exiting_on_signals():
-            os.kill(os.getpid(), signal.SIGHUP)
-            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+            os.kill(os.getpid(), number)
+            assert signal.getsignal(number) == handler
         assert signals.received is None
     finally:
-        signal.signal(signal.SIGHUP, before)
+        signal.signal(number, before)
 
 
 def test_handlers_are_restored_after_a_command() -> None:
