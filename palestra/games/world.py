@@ -4,8 +4,10 @@ Letters: B worlds.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from operator import attrgetter
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -14,6 +16,7 @@ from torch import Tensor
 from palestra.config import Failed
 from palestra.games.game import Game, Observation, State, TensorGame, choose_worlds
 from palestra.games.info import InfoFields, StepInfo
+from palestra.games.tryout_calls import CannotGoOn, CheckedCalls
 
 
 class Outcome(NamedTuple):
@@ -134,6 +137,68 @@ class WorldGame(Game):
         """Return the same game, with this one's state, whose worlds can `render`. Raises ConfigError if they cannot."""
 
 
+LAYOUT = attrgetter("shape", "dtype")
+
+
+class Layouts:
+    """The LAYOUT of all that a game gives in B worlds, which kernels take for granted.
+
+    A game of the user's own may go wrong long after its try-out. Whoever plays it compares the two in place, without a
+    call of Python's per step. deciding: of that mask. seen: by role, the pairs of entries observed and legal actions
+    that are right: nothing is observed, its own, and what critics observe, too. moved: of rewards, terminated and
+    truncated.
+    """
+
+    def __init__(self, game: TensorGame, num_worlds: int) -> None:
+        self.game, self.num_worlds, shape = game, num_worlds, (num_worlds, len(game.roles))
+        self.deciding = (shape, torch.bool)
+        self.moved = [(shape, torch.float32), self.deciding, (shape[:1], torch.bool)]
+        self.seen = {}
+        for role, space in game.action_spaces.items():
+            own, critic = game.spaces[role], game.critic_spaces.get(role, {})
+            shown = ({}, own, {**own, **critic})
+            legal = ((num_worlds, space.num_flags), torch.bool)
+            self.seen[role] = [
+                ({name: ((num_worlds, *each.shape), each.dtype) for name, each in spaces.items()}, legal)
+                for spaces in shown
+            ]
+
+    def refuse_seen(self, role: str, seen: Mapping[str, Any], legal: Any) -> NoReturn:
+        """Raise EnvironmentFailed: of legal actions and what a role and its critics observe, something is not so."""
+        calls, own, critic = CheckedCalls(self.game), self.game.spaces[role], self.game.critic_spaces.get(role, {})
+        calls.check_tensor("legal", f"for {role!r} ", legal, torch.bool, self.seen[role][0][1][0])
+        for method, where, spaces in (("observe", "spaces", own), ("observe_for_critics", "critic_spaces", critic)):
+            found = {name: value for name, value in seen.items() if (name in critic) == (spaces is critic)}
+            calls.check_observation(method, role, found, spaces, where, self.num_worlds, {})
+        self._refuse(calls)
+
+    def refuse_deciding(self, deciding: Any) -> NoReturn:
+        """Raise EnvironmentFailed for a mask of who decides that is not so."""
+        calls, (shape, dtype) = CheckedCalls(self.game), self.deciding
+        calls.check_tensor("deciding", "", deciding, dtype, shape)
+        self._refuse(calls)
+
+    def refuse_moved(self, moved: Any) -> NoReturn:
+        """Raise EnvironmentFailed for what a move has given, something of which is not so."""
+        calls = CheckedCalls(self.game)
+        with suppress(CannotGoOn):
+            calls.check_moved(moved, *self.deciding[0])
+        self._refuse(calls)
+
+    def require_legal(self, role: str, legal: Tensor, needed: Tensor) -> None:
+        """Raise EnvironmentFailed if no action was legal where one is `needed`, bool (T * B,); a GPU is not asked."""
+        if self.game.always_legal or not legal.is_cpu:
+            return
+        calls = CheckedCalls(self.game)
+        calls.check_legal(role, self.game.action_spaces[role], legal, needed, self.num_worlds)
+        if calls.faults:
+            self._refuse(calls)
+
+    def _refuse(self, calls: CheckedCalls) -> NoReturn:
+        method, fault = next(iter(calls.faults.values()))
+        raise EnvironmentFailed(fault, place=f"{type(self.game).__name__}.{method}")
+
+
 class TensorWorld(World):
     """The World of a TensorGame with one role.
 
@@ -150,6 +215,7 @@ class TensorWorld(World):
         self.game = game
         self.all_valid = torch.ones(len(keys), dtype=torch.bool, device=game.device)
         self.with_critics = False
+        self.layouts = Layouts(game, len(keys))
         self._set_state(game.reset(keys))
         self.observation = game.transformed(self.role, game.observe(self.state, self.role), self.all_valid)
 
@@ -178,7 +244,10 @@ class TensorWorld(World):
             own, begun, reward, ended, truncated = self.stepper(action, keys)
             observation = self._observe(own, begun, ended, truncated)
             return Outcome(observation, self.legal, reward, reward, ended, truncated, self.all_valid, ())
-        self.state, rewards, terminated, truncated = game.transition(self.state, {role: action}, keys)
+        moved = game.transition(self.state, {role: action}, keys)
+        if [*map(LAYOUT, moved[1:])] != self.layouts.moved:
+            self.layouts.refuse_moved(moved)
+        self.state, rewards, terminated, truncated = moved
         own, legal = game.observe(self.state, role), game.legal(self.state, role)
         reward, ended = rewards[:, 0], terminated[:, 0]
         tallies = tuple(self.state[name].clone() for name in game.tallies)  # a refill writes to the state
@@ -188,6 +257,9 @@ class TensorWorld(World):
             self.state = game.refill(self.state, begins, keys + 1)
             begun, self.legal = game.observe(self.state, role), game.legal(self.state, role)
             begun_for_critics = self._for_critics()
+        for seen, flags in (({**own, **for_critics}, legal), ({**begun, **begun_for_critics}, self.legal)):
+            if (dict(zip(seen, map(LAYOUT, seen.values()), strict=True)), LAYOUT(flags)) not in self.layouts.seen[role]:
+                self.layouts.refuse_seen(role, seen, flags)
         observation = self._observe(own, begun, ended, truncated)
         if self.with_critics:
             observation = observation | for_critics

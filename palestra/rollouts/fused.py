@@ -5,6 +5,7 @@ Letters: B worlds, R roles, A actions, T rounds.
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from palestra.games.game import GameEnds, Observation, State, TensorGame, expand_mask
 from palestra.games.policy import Decision, Memory, Policy, require_policies
+from palestra.games.world import LAYOUT, Layouts
 from palestra.randomness import fold, runs_on_cpu
 from palestra.rollouts import fused_kernel
 from palestra.rollouts.played import PlayedGame, RunningGames, remember
@@ -70,7 +72,7 @@ class FusedGame(PlayedGame):
 
     def __init__(self, game: TensorGame, policies: dict[str, Policy]) -> None:
         super().__init__(game, policies)
-        self.game = game
+        self.game, self.layouts = game, cache(partial(Layouts, game))
         self.spaces = {role: {**game.spaces[role], **game.critic_spaces.get(role, {})} for role in game.roles}
         self.held: Tensor | None = None  # where players share seats: those of the one that learns, bool (B, R)
 
@@ -102,13 +104,16 @@ class FusedGame(PlayedGame):
         self.forget_waiting(worlds, worlds.seats.keys() - set(roles))  # so that no world waits for their open decisions
         for _ in range(num_rounds):
             self._play_round(worlds, parts)
-        return {role: Transitions.concatenate(of_role) for role, of_role in parts.items()}
+        joined = {role: Transitions.concatenate(of_role) for role, of_role in parts.items()}
+        for role, rows in joined.items():
+            self.layouts(len(worlds.keys)).require_legal(role, rows.legal, rows.valid)
+        return joined
 
     # ---- one round -----------------------------------------------------------------------------------
 
     def _play_round(self, worlds: Worlds, collected: dict[str, list[Transitions]]) -> None:
         """Play one round. collected: the lists, by role, to which the roles' experience is appended."""
-        game = self.game
+        game, layouts = self.game, self.layouts(worlds.keys.shape[0])
         deciding = game.deciding(worlds.state)
         _count_round(worlds.lengths, deciding)
         for index, move in enumerate(game.moves):
@@ -116,6 +121,8 @@ class FusedGame(PlayedGame):
             worlds.num_moves += 1
             if index and collected:
                 deciding = game.deciding(worlds.state)
+            if LAYOUT(deciding) != layouts.deciding:
+                layouts.refuse_deciding(deciding)
             if self.held is not None:
                 deciding = deciding & self.held
             actions = {}
@@ -126,7 +133,10 @@ class FusedGame(PlayedGame):
                 if role in collected:
                     collected[role].append(self._exchange(worlds, role, deciding, observation, legal, decision))
             step_keys = move_keys + (len(game.roles) + 1)
-            worlds.state, rewards, terminated, truncated = game.transition_in_place(worlds.state, actions, step_keys)
+            moved = game.transition_in_place(worlds.state, actions, step_keys)
+            if [*map(LAYOUT, moved[1:])] != layouts.moved:
+                layouts.refuse_moved(moved)
+            worlds.state, rewards, terminated, truncated = moved
             if index not in game.quiet_moves:
                 self._end_move(worlds, rewards, terminated, truncated, move_keys)
 
@@ -156,7 +166,10 @@ class FusedGame(PlayedGame):
         if observed[0] == "with_critics":
             observation = views["with_critics"]
         view = views if isinstance(policy, SeatedPolicy) else views[policy.observes]
-        legal = game.legal(worlds.state, role)
+        legal, seen = game.legal(worlds.state, role), views.get("with_critics", observation)
+        layouts = self.layouts(worlds.keys.shape[0])
+        if (dict(zip(seen, map(LAYOUT, seen.values()), strict=True)), LAYOUT(legal)) not in layouts.seen[role]:
+            layouts.refuse_seen(role, seen, legal)
         keys = move_keys + (game.roles.index(role) + 1)
         decision = policy.act(view, legal, keys, worlds.memory.get(role, {}))
         if decision.memory:  # the memory changes only in worlds where the role decides

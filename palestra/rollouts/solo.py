@@ -91,6 +91,8 @@ class SoloGame(PlayedGame):
             legal=_join(legal),
             always_legal=self.game.always_legal,
         )
+        if isinstance(world, TensorWorld):  # nobody decides in a world that is over at its start
+            world.layouts.require_legal(self.role, rows.legal, ~rows.terminated | (rows.reward != 0))
         self._count(worlds, rows, outcomes)
         return {self.role: rows}
 
