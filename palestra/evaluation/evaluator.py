@@ -12,7 +12,7 @@ from torch import Tensor
 from palestra.games.game import GameEnds, State, TensorGame, choose_worlds
 from palestra.games.policy import Memory, Policy
 from palestra.games.spaces import Discrete
-from palestra.games.world import LAYOUT, Layouts
+from palestra.games.world import LAYOUT, Layouts, require_finite
 from palestra.randomness import base_key, fold, world_keys
 from palestra.runtime.scores import DeclaredScore, return_of
 from palestra.runtime.statistics import Estimate, Share, describe, estimate_mean, num_clusters
@@ -226,9 +226,12 @@ class Batch:
                     layouts.refuse_seen(role, seen, legal)
                 keys = move_keys + game.roles.index(role) + 1
                 decision = policy.act(view, legal, keys, self.memory.get(role, {}))
+                if decision.action.is_floating_point():
+                    require_finite(role, decision.action, seen)
                 actions[role] = decision.action
                 decides = deciding[:, game.roles.index(role)]
-                layouts.require_legal(role, legal, decides)
+                if legal.is_cpu and not game.always_legal:
+                    layouts.require_legal(role, legal, decides)
                 if self.record is not None:
                     self.record(role, self.state, decides, decision.action)
                 if role in self.actions:

@@ -68,8 +68,11 @@ class EnvironmentFailed(Failed):
     """An environment has raised, exited or returned an invalid value, or its process has ended. It cannot go on.
 
     fault: what happened, in one line. world: the environment's index among those that step together; None if it is not
-    known. place: which environment it was, and the step or reset in which it failed; its World sets it.
+    known. place: which environment it was, and the step or reset in which it failed; its World sets it. would_repeat:
+    whether a run that is resumed would surely fail again, because it is the fault of its player.
     """
+
+    would_repeat = False
 
     def __init__(self, fault: str, world: int | None = None, place: str = "") -> None:
         super().__init__(fault, world, place)  # all of them, because pickle makes an exception anew from its args
@@ -140,6 +143,22 @@ class WorldGame(Game):
 LAYOUT = attrgetter("shape", "dtype")
 
 
+def require_finite(role: str, action: Tensor, observed: Mapping[str, Tensor]) -> None:
+    """Raise EnvironmentFailed for actions, float32 (B, n), that are no finite numbers: a game would be blamed for them.
+
+    Before each move, who plays asks it if their sum is none, which may also have overflowed. observed: what the role
+    observes.
+    """
+    if not bool((are_finite := action.isfinite().all(dim=1)).all()):
+        world, cause = int((~are_finite).int().argmax()), "as of a network that has diverged"
+        if not all(bool(each.isfinite().all()) for each in observed.values()):
+            cause = "after observations that were no finite numbers"
+        fault = f"expected finite numbers as its action, got {action[world].tolist()}, {cause}"
+        failed = EnvironmentFailed(fault, world, f"the player in the role {role!r}, world {world}")
+        failed.would_repeat = True
+        raise failed
+
+
 class Layouts:
     """The LAYOUT of all that a game gives in B worlds, which kernels take for granted.
 
@@ -156,21 +175,23 @@ class Layouts:
         self.seen = {}
         for role, space in game.action_spaces.items():
             own, critic = game.spaces[role], game.critic_spaces.get(role, {})
-            shown = ({}, own, {**own, **critic})
+            layouts = {n: ((num_worlds, *each.shape), each.dtype) for n, each in {**own, **critic}.items()}
             legal = ((num_worlds, space.num_flags), torch.bool)
-            self.seen[role] = [
-                ({name: ((num_worlds, *each.shape), each.dtype) for name, each in spaces.items()}, legal)
-                for spaces in shown
-            ]
+            self.seen[role] = [({}, legal), ({name: layouts[name] for name in own}, legal), (layouts, legal)]
 
-    def refuse_seen(self, role: str, seen: Mapping[str, Any], legal: Any) -> NoReturn:
+    def refuse_seen(self, role: str, seen: Observation, legal: Any) -> NoReturn:
         """Raise EnvironmentFailed: of legal actions and what a role and its critics observe, something is not so."""
-        calls, own, critic = CheckedCalls(self.game), self.game.spaces[role], self.game.critic_spaces.get(role, {})
+        calls = CheckedCalls(self.game)
         calls.check_tensor("legal", f"for {role!r} ", legal, torch.bool, self.seen[role][0][1][0])
+        self._check_seen(calls, role, seen, self.num_worlds)
+        self._refuse(calls)
+
+    def _check_seen(self, calls: CheckedCalls, role: str, seen: Observation, num_rows: int) -> None:
+        own, critic = self.game.spaces[role], self.game.critic_spaces.get(role, {})
         for method, where, spaces in (("observe", "spaces", own), ("observe_for_critics", "critic_spaces", critic)):
             found = {name: value for name, value in seen.items() if (name in critic) == (spaces is critic)}
-            calls.check_observation(method, role, found, spaces, where, self.num_worlds, {})
-        self._refuse(calls)
+            if found or spaces is own:
+                calls.check_observation(method, role, found, spaces, where, num_rows, {})
 
     def refuse_deciding(self, deciding: Any) -> NoReturn:
         """Raise EnvironmentFailed for a mask of who decides that is not so."""
@@ -186,11 +207,18 @@ class Layouts:
         self._refuse(calls)
 
     def require_legal(self, role: str, legal: Tensor, needed: Tensor) -> None:
-        """Raise EnvironmentFailed if no action was legal where one is `needed`, bool (T * B,); a GPU is not asked."""
-        if self.game.always_legal or not legal.is_cpu:
-            return
+        """Raise EnvironmentFailed if no action was legal where one is `needed`, bool (T * B,)."""
         calls = CheckedCalls(self.game)
         calls.check_legal(role, self.game.action_spaces[role], legal, needed, self.num_worlds)
+        if calls.faults:
+            self._refuse(calls)
+
+    def require_finite(self, role: str, reward: Tensor, seen: Observation) -> None:
+        """Raise EnvironmentFailed if rewards, (T * B,), or observations of a role are no finite numbers."""
+        calls = CheckedCalls(self.game)
+        if not bool(reward.isfinite().all()):
+            calls.fault("transition", "finite rewards", "nan or inf")
+        self._check_seen(calls, role, seen, len(reward))
         if calls.faults:
             self._refuse(calls)
 

@@ -6,6 +6,7 @@ Letters: B worlds, R roles, A actions, T rounds.
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cache, partial
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from palestra.games.game import GameEnds, Observation, State, TensorGame, expand_mask
 from palestra.games.policy import Decision, Memory, Policy, require_policies
-from palestra.games.world import LAYOUT, Layouts
+from palestra.games.world import LAYOUT, Layouts, require_finite
 from palestra.randomness import fold, runs_on_cpu
 from palestra.rollouts import fused_kernel
 from palestra.rollouts.played import PlayedGame, RunningGames, remember
@@ -105,8 +106,12 @@ class FusedGame(PlayedGame):
         for _ in range(num_rounds):
             self._play_round(worlds, parts)
         joined = {role: Transitions.concatenate(of_role) for role, of_role in parts.items()}
-        for role, rows in joined.items():
-            self.layouts(len(worlds.keys)).require_legal(role, rows.legal, rows.valid)
+        layouts = self.layouts(worlds.keys.shape[0])
+        for role, rows in joined.items() if worlds.keys.is_cpu else ():
+            if not self.game.always_legal:
+                layouts.require_legal(role, rows.legal, rows.valid)
+            if not all(map(isfinite, map(Tensor.sum, (rows.reward, *rows.observation.values())))):
+                layouts.require_finite(role, rows.reward, rows.observation)
         return joined
 
     # ---- one round -----------------------------------------------------------------------------------
@@ -172,6 +177,9 @@ class FusedGame(PlayedGame):
             layouts.refuse_seen(role, seen, legal)
         keys = move_keys + (game.roles.index(role) + 1)
         decision = policy.act(view, legal, keys, worlds.memory.get(role, {}))
+        action = decision.action
+        if action.is_floating_point() and action.is_cpu and not isfinite(action.sum()):
+            require_finite(role, action, seen)
         if decision.memory:  # the memory changes only in worlds where the role decides
             before = worlds.memory.get(role, {name: torch.zeros_like(value) for name, value in decision.memory.items()})
             decides = game.deciding(worlds.state)[:, game.roles.index(role)]

@@ -30,6 +30,7 @@ from palestra.randomness import world_keys
 from palestra.rollouts.fused import FusedGame
 from palestra.rollouts.transitions import Transitions, join_roles
 from palestra.storage.records_file import read_records
+from palestra.training.checks import TrainingFailed
 from tests.algorithms.probing import assert_goes_on_in_a_fresh_object
 
 CPU = torch.device("cpu")
@@ -837,6 +838,16 @@ def test_probes_are_learned_to_their_known_values(kind: str, continuous: bool, t
         legal = torch.ones(len(seen), 0 if continuous else 2, dtype=torch.bool)
         action = ppo.policy(explore=False).act({"seen": seen}, legal, world_keys(0, len(seen), CPU), {}).action
         assert torch.equal(torch.sign(action.flatten() - (0.0 if continuous else 0.5)), torch.tensor(moves))
+
+
+def test_a_policy_that_diverges_is_blamed_and_a_run_that_would_repeat_it_is_to_be_branched(tmp_path: Path) -> None:
+    """The loss divides by the deviations of its actions, which are 0 here."""
+    config = probe_config("delayed", True, box_actions=CLIPPED | {"initial_log_std": -120.0})
+    config["output"]["save"] = {"every": 800, "unit": "opt_steps"}
+    with pytest.raises(
+        TrainingFailed, match=r"^the player in the role 'agent', .*diverged; a resumed run would fail ag"
+    ):
+        palestra.PPOTrainer(config, run=tmp_path / "run").fit()
 
 
 @pytest.mark.parametrize(

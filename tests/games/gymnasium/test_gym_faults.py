@@ -317,3 +317,14 @@ def test_a_module_that_exits_when_it_is_imported_is_refused(tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=re.escape("game.id: 'leaving_at_import:X-v0' cannot be made: importing")):
         gym_game(id="leaving_at_import:X-v0")
+
+
+def test_an_environment_changes_the_working_directory_of_its_own_process_alone(in_tmp_path: Path) -> None:
+    elsewhere = str(in_tmp_path / "elsewhere")
+    Path(elsewhere).mkdir()
+    moving = {"id": "tests.gym_oddities:Moving-v0", "arguments": {"folder": elsewhere}}
+    told = f"^game.id: expected an .* got {elsewhere} after .tests.gym_oddities:Moving-v0. was tried in {in_tmp_path}"
+    with pytest.raises(ConfigError, match=told):
+        gym_game("sync", **moving)
+    gym_game("async", **moving)
+    assert Path.cwd() == in_tmp_path

@@ -1,0 +1,210 @@
+"""A game of one's own that goes wrong long after its try-out ends with one line, before a kernel gets its tensors.
+
+Covers palestra.games.world, palestra.rollouts, palestra.evaluation.evaluator.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from palestra.evaluation.episodes import play_episodes
+from palestra.evaluation.evaluator import play_games
+from palestra.games.game import Game, Moved, Observation, State, TensorGame
+from palestra.games.policy import Decision, Memory, Observes
+from palestra.games.spaces import Box, Discrete, Space
+from palestra.games.world import EnvironmentFailed
+from palestra.rollouts import fuse
+from tests.games.gym_worlds import gym_game
+
+B = 6
+LATE = 12  # rounds: more than a try-out plays
+
+
+class Late(TensorGame):
+    """All roles choose at once, for 20 rounds. change: by method, what replaces its result from round LATE on."""
+
+    lockstep = True
+
+    def __init__(self, roles: tuple[str, ...] = ("one", "other"), **change: Callable[..., Any]) -> None:
+        self.roles, self.moves, self.change, self.device = roles, (roles,), change, torch.device("cpu")
+        self.spaces = {role: {"seen": Space((2,), torch.float32, padded=False)} for role in roles}
+        self.critic_spaces = {role: {"all": Space((1,), torch.float32, padded=False)} for role in roles}
+        self.action_spaces = dict.fromkeys(roles, Discrete(3))
+
+    def now(self, method: str, state: State, found: Any) -> Any:
+        is_late = bool((state["round"] >= LATE).any())
+        return self.change[method](found) if is_late and method in self.change else found
+
+    def reset(self, keys: Tensor) -> State:
+        return {"round": torch.zeros_like(keys), "last": torch.zeros_like(keys)}
+
+    def deciding(self, state: State) -> Tensor:
+        return self.now("deciding", state, (state["round"] < 20).unsqueeze(1).expand(-1, len(self.roles)))
+
+    def observe(self, state: State, role: str) -> Observation:
+        return self.now("observe", state, {"seen": torch.stack([state["round"], state["last"]], dim=1).float()})
+
+    def observe_for_critics(self, state: State, role: str) -> Observation:
+        return self.now("observe_for_critics", state, {"all": state["last"].float().unsqueeze(1)})
+
+    def legal(self, state: State, role: str) -> Tensor:
+        return self.now("legal", state, torch.ones(len(state["round"]), 3, dtype=torch.bool))
+
+    def transition(self, state: State, actions: dict[str, Tensor], keys: Tensor) -> Moved:
+        runs = state["round"] < 20
+        new = {"round": state["round"] + runs, "last": actions[self.roles[0]]}
+        over = (new["round"] == 20).unsqueeze(1).expand(-1, len(self.roles))
+        rewards = (runs.float() * new["last"]).unsqueeze(1).repeat(1, len(self.roles))
+        return self.now("transition", new, (new, rewards, over, torch.zeros_like(runs)))
+
+
+def of_move(number: int, change: Callable[[Tensor], Tensor]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
+    return lambda found: (*found[:number], change(found[number]), *found[number + 1 :])
+
+
+def of_seen(change: Callable[[Tensor], Any]) -> Callable[[Observation], dict[str, Any]]:
+    return lambda found: {name: change(value) for name, value in found.items()}
+
+
+# by method: what it gives late, and what is told of it
+FAULTS: list[tuple[str, Callable[..., Any], str]] = [
+    (
+        "observe",
+        of_seen(lambda seen: seen[:1]),
+        "entry 'seen' of 'one' to be float32 (6, 2) on cpu, got float32 (1, 2)",
+    ),
+    ("observe", of_seen(Tensor.double), "entry 'seen' of 'one' to be float32 (6, 2) on cpu, got float64 (6, 2)"),
+    ("observe", of_seen(Tensor.numpy), "entry 'seen' of 'one' to be float32 (6, 2) on cpu, got a ndarray"),
+    (
+        "observe",
+        lambda seen: seen | {"more": seen["seen"]},
+        "the entries of its spaces: 'seen', got those of 'seen', 'm",
+    ),
+    ("legal", lambda legal: legal[:1], "for 'one' bool (6, 3) on cpu, got bool (1, 3)"),
+    ("legal", Tensor.float, "for 'one' bool (6, 3) on cpu, got float32 (6, 3)"),
+    ("legal", torch.zeros_like, "a legal action for 'one' wherever it decides, got none in world 0"),
+    ("transition", of_move(1, lambda rewards: rewards[:1]), "the rewards (worlds, roles) to be float32 (6, "),
+    ("transition", of_move(1, lambda rewards: rewards.repeat(1, 2)), "the rewards (worlds, roles) to be float32 (6, "),
+    ("transition", of_move(1, Tensor.double), "the rewards (worlds, roles) to be float32 (6, "),
+    ("transition", of_move(2, Tensor.float), "terminated (worlds, roles) to be bool (6, "),
+    (
+        "transition",
+        of_move(3, lambda truncated: truncated[:1]),
+        "truncated (worlds) to be bool (6,) on cpu, got bool (1,)",
+    ),
+    ("observe", of_seen(lambda seen: seen / 0.0), "entry 'seen' of 'one' to be finite numbers, got nan or inf"),
+    ("transition", of_move(1, lambda rewards: rewards + torch.nan), "finite rewards, got nan or inf"),
+    ("transition", lambda found: found[:3], "a tuple of state, rewards, terminated, truncated, got a tuple of 3"),
+]
+
+
+@pytest.mark.parametrize("roles", [("one",), ("one", "other")])
+@pytest.mark.parametrize(("method", "change", "told"), FAULTS)
+def test_what_is_wrong_late_is_told_before_a_kernel_gets_it(
+    method: str, change: Callable[..., Any], told: str, roles: tuple[str, ...]
+) -> None:
+    game = Late(roles, **{method: change})
+    plays: list[Callable[[Late], Any]] = [roll_out]
+    if "finite" not in told:  # numbers are looked at once per roll-out
+        plays.append(lambda game: play_games(game, random_policies(game), B, 20, 0))
+    for play in plays:
+        with pytest.raises(EnvironmentFailed) as failed:
+            play(game)
+        assert str(failed.value).startswith(f"Late.{method}: expected ")
+        assert told in str(failed.value)
+
+
+class Draws:
+    """Draws legal actions."""
+
+    observes: Observes = "observation"
+
+    def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
+        return Decision(Discrete(3).draw(keys, legal), {}, memory)
+
+
+def random_policies(game: Game) -> dict[str, Any]:
+    return {role: Draws() for role in game.roles}
+
+
+def roll_out(game: Game, **policies: Any) -> None:
+    """Play so long that the fault shows."""
+    fused: Any = fuse(game)
+    fused.policies = random_policies(game) | policies
+    fused.collect(fused.new_worlds(B, 0, "late"), game.roles, LATE + 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "got"), [(Tensor.long, "int64 (6, 2)"), (lambda found: found[:, :1], "bool (6, 1)")]
+)
+def test_a_mask_of_who_decides_is_told(change: Callable[[Tensor], Tensor], got: str) -> None:
+    with pytest.raises(EnvironmentFailed, match=r"^Late\.deciding: expected bool \(6, 2\) on cpu, got ") as failed:
+        roll_out(Late(deciding=change))
+    assert got in str(failed.value)
+
+
+@pytest.mark.parametrize("roles", [("one",), ("one", "other")])
+def test_what_critics_observe_is_told(roles: tuple[str, ...]) -> None:
+    critic = Draws()
+    critic.observes = "with_critics"
+    roll_out(Late(roles), one=critic)
+    with pytest.raises(EnvironmentFailed, match=r"^Late\.observe_for_critics: expected entry 'all' of 'one' to be fl"):
+        roll_out(Late(roles, observe_for_critics=of_seen(Tensor.double)), one=critic)
+
+
+# ---- numbers that are none: who gives them first ----------------------------------------------------------
+
+
+class Diverges(Draws):
+    """Acts with numbers; they are none from its third decision on."""
+
+    def __init__(self, last: float = torch.nan) -> None:
+        self.num, self.last = 0, last
+
+    def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
+        self.num += 1
+        return Decision(torch.full((len(keys), 1), self.last if self.num > 2 else 0.0), {}, memory)
+
+
+class Floats(Late):
+    """The same with numbers as actions, of which rewards are made."""
+
+    always_legal = True
+
+    def __init__(self, roles: tuple[str, ...], **change: Callable[..., Any]) -> None:
+        super().__init__(roles, **change)
+        self.action_spaces = dict.fromkeys(roles, Box((-1.0,), (1.0,)))
+
+    def reset(self, keys: Tensor) -> State:
+        return super().reset(keys) | {"last": torch.zeros(len(keys))}
+
+    def legal(self, state: State, role: str) -> Tensor:
+        return torch.ones(len(state["round"]), 0, dtype=torch.bool)
+
+    def transition(self, state: State, actions: dict[str, Tensor], keys: Tensor) -> Moved:
+        return super().transition(state, {role: action[:, 0] for role, action in actions.items()}, keys)
+
+
+@pytest.mark.parametrize("roles", [("one",), ("one", "other")])
+def test_a_player_that_has_diverged_is_blamed_and_not_the_game(roles: tuple[str, ...]) -> None:
+    policies = {role: Diverges() for role in roles}
+    told = r"^the player in the role 'one', world 0: expected finite numbers as its action, got \[nan\], as of a net"
+    with pytest.raises(EnvironmentFailed, match=told) as failed:
+        roll_out(Floats(roles), **policies)
+    assert failed.value.would_repeat
+    with pytest.raises(EnvironmentFailed, match=told):
+        play_games(Floats(roles), {role: Diverges() for role in roles}, B, 20, 0)
+    roll_out(Floats(roles), **{role: Diverges(3e38) for role in roles})  # whose sum is no finite number
+
+
+def test_a_player_that_diverges_in_an_environment_is_blamed() -> None:
+    game = gym_game(id="Pendulum-v1", arguments={"g": 10.0, "max_episode_steps": 200})
+    told = r"^the player in the role 'agent', world 0: expected finite numbers as its action, got \[nan\]"
+    with closing(game), pytest.raises(EnvironmentFailed, match=told):
+        roll_out(game, agent=Diverges())
+    with pytest.raises(EnvironmentFailed, match=told):
+        play_episodes(game, Diverges(), 1, 1, 20, 0)
