@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 from palestra.games.game import GameEnds, State, TensorGame, choose_worlds
 from palestra.games.policy import Memory, Policy
 from palestra.games.spaces import Discrete
-from palestra.games.world import LAYOUT, Layouts, require_finite
+from palestra.games.world import Rules
 from palestra.randomness import base_key, fold, world_keys
 from palestra.runtime.scores import DeclaredScore, return_of
 from palestra.runtime.statistics import Estimate, Share, describe, estimate_mean, num_clusters
@@ -170,7 +169,6 @@ class Batch:
         self, game: TensorGame, policies: Mapping[str, Policy], num_games: int, seed: int, record: Record | None = None
     ) -> None:
         self.game, self.policies, self.record = game, policies, record
-        self.layouts = cache(partial(Layouts, game))  # by the number of games still in play
         device = game.device
         self.keys = world_keys(base_key(seed, STREAM), num_games, device)
         self.state: State = game.reset(fold(self.keys, 0))
@@ -209,29 +207,22 @@ class Batch:
         return running
 
     def play_round(self) -> None:
-        game, layouts = self.game, self.layouts(len(self.running))
+        game, rules = self.game, Rules(self.game, len(self.running))
         self.lengths[self.index] += self.running
         for move in game.moves:
             move_keys = fold(self.keys, self.num_moves)
             self.num_moves += 1
-            deciding = game.deciding(self.state)
-            if LAYOUT(deciding) != layouts.deciding:
-                layouts.refuse_deciding(deciding)
-            deciding, actions = deciding & self.running.unsqueeze(1), {}
+            deciding = rules.ask("deciding", self.state) & self.running.unsqueeze(1)
+            actions = {}
             for role in move:
                 policy = self.policies[role]
-                view = game.view(self.state, role, policy.observes)
-                legal, seen = game.legal(self.state, role), view if policy.observes == "observation" else {}
-                if (dict(zip(seen, map(LAYOUT, seen.values()), strict=True)), LAYOUT(legal)) not in layouts.seen[role]:
-                    layouts.refuse_seen(role, seen, legal)
+                view, legal = self.state if policy.observes == "state" else {}, rules.ask("legal", self.state, role)
+                if policy.observes == "observation":
+                    view = game.transformed(role, rules.ask("observe", self.state, role))
                 keys = move_keys + game.roles.index(role) + 1
                 decision = policy.act(view, legal, keys, self.memory.get(role, {}))
-                if decision.action.is_floating_point():
-                    require_finite(role, decision.action, seen)
                 actions[role] = decision.action
                 decides = deciding[:, game.roles.index(role)]
-                if legal.is_cpu and not game.always_legal:
-                    layouts.require_legal(role, legal, decides)
                 if self.record is not None:
                     self.record(role, self.state, decides, decision.action)
                 if role in self.actions:
@@ -242,10 +233,7 @@ class Batch:
                     for name, value in decision.memory.items()
                 }
             step_keys = move_keys + len(game.roles) + 1
-            moved = game.transition(self.state, actions, step_keys)
-            if [*map(LAYOUT, moved[1:])] != layouts.moved:
-                layouts.refuse_moved(moved)
-            state, rewards, terminated, truncated = moved
+            state, rewards, terminated, truncated = rules.ask("transition", self.state, actions, step_keys)
             # The state of a truncated game stays as it was when it was cut off, so that its counters stay too.
             self.state = {name: choose_worlds(self.running, value, self.state[name]) for name, value in state.items()}
             self.returns[self.index] += rewards * self.running.unsqueeze(1)

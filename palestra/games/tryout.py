@@ -16,7 +16,7 @@ from torch import Tensor
 
 from palestra.config import ConfigErrorItem, cut, failure
 from palestra.games.game import GameEnds, Moved, State, TensorGame, choose_worlds
-from palestra.games.spaces import ActionSpace, Box, Space
+from palestra.games.spaces import ActionSpace, Box, MultiDiscrete, Space
 from palestra.games.tryout_calls import (
     CannotGoOn,
     CheckedCalls,
@@ -206,8 +206,11 @@ class TryOut(CheckedCalls):
             raise CannotGoOn
         decides = decides & torch.tensor([role in move for role in self.game.roles], device=self.game.device)
         for role, legal in masks.items():
-            needed = decides[:, self.game.roles.index(role)]
-            self.check_legal(role, self.game.action_spaces[role], legal, needed, len(needed))
+            space, needed = self.game.action_spaces[role], decides[:, self.game.roles.index(role)]
+            for number, flags in enumerate(() if isinstance(space, Box) else space.split(legal)):
+                which = f" of choice {number}" if isinstance(space, MultiDiscrete) else ""
+                expected = f"a legal action{which} for {role!r} wherever it decides"
+                self.require_everywhere("legal", expected, flags.any(dim=1) | ~needed, "none")
             if self.game.always_legal:
                 expected = f"every action of {role!r} to be legal (always_legal says so)"
                 self.require_everywhere("legal", expected, legal.all(dim=1), "one that is not")
@@ -264,8 +267,15 @@ class TryOut(CheckedCalls):
     def transition(self, state: State, actions: dict[str, Tensor], decides: Tensor, keys: Tensor) -> Moved:
         method, B, R = "transition", *decides.shape
         found = self.call(method, state, actions, keys)
-        is_sound = self.check_moved(found, B, R)
-        if not (self.check_state(method, found[0], B) and is_sound):
+        if not isinstance(found, tuple) or len(found) != 4:
+            self.fault(method, "a tuple of state, rewards, terminated, truncated", described(found))
+            raise CannotGoOn
+        new, rewards, terminated, truncated = found
+        is_sound = self.check_state(method, new, B)
+        is_sound &= self.check_tensor(method, "the rewards (worlds, roles) to be ", rewards, torch.float32, (B, R))
+        is_sound &= self.check_tensor(method, "terminated (worlds, roles) to be ", terminated, torch.bool, (B, R))
+        is_sound &= self.check_tensor(method, "truncated (worlds) to be ", truncated, torch.bool, (B,))
+        if not is_sound:
             raise CannotGoOn
         if not bool(decides.all()):
             idle = dict(zip(self.game.roles, (~decides).unbind(1), strict=True))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from palestra.config import failure
-from palestra.games.spaces import ActionSpace, Box, MultiDiscrete, Space
+from palestra.games.spaces import Space
 from palestra.randomness import global_states
 
 
@@ -163,24 +163,6 @@ class CheckedCalls:
             return True
         self.fault(method, f"{what}{_plain(dtype)} {shape} on {self.made.device}", described(value))
         return False
-
-    def check_moved(self, found: Any, B: int, R: int) -> bool:
-        """Check what `transition` gives, but the state. Without four results, a try-out cannot go on."""
-        method = "transition"
-        if not isinstance(found, tuple) or len(found) != 4:
-            self.fault(method, "a tuple of state, rewards, terminated, truncated", described(found))
-            raise CannotGoOn
-        _, rewards, terminated, truncated = found
-        is_sound = self.check_tensor(method, "the rewards (worlds, roles) to be ", rewards, torch.float32, (B, R))
-        is_sound &= self.check_tensor(method, "terminated (worlds, roles) to be ", terminated, torch.bool, (B, R))
-        return is_sound & self.check_tensor(method, "truncated (worlds) to be ", truncated, torch.bool, (B,))
-
-    def check_legal(self, role: str, space: ActionSpace, legal: Tensor, needed: Tensor, num_worlds: int) -> None:
-        """Check that every choice has a legal action in the rows where one is `needed`, bool (T * B,), by round."""
-        for number, flags in enumerate(() if isinstance(space, Box) else space.split(legal)):
-            which = f" of choice {number}" if isinstance(space, MultiDiscrete) else ""
-            has_any = (flags.any(dim=1) | ~needed).view(-1, num_worlds).T
-            self.require_everywhere("legal", f"a legal action{which} for {role!r} wherever it decides", has_any, "none")
 
     def check_worlds(self, method: str, entries: Mapping[str, Any], num_worlds: int) -> bool:
         """Check that all entries are tensors of the worlds, (num_worlds, ...), on the game's device."""

@@ -5,7 +5,6 @@ Letters: B worlds, T rounds.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
 from typing import Any, cast
 
 import numpy as np
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from palestra.games.game import Game, cleared
 from palestra.games.policy import Memory, Policy, require_policies
-from palestra.games.world import Outcome, TensorWorld, World, require_finite
+from palestra.games.world import Outcome, TensorWorld, World, diverged
 from palestra.randomness import base_key, fold
 from palestra.rollouts.played import NUM_RECENT, PlayedGame, RunningGames, remember
 from palestra.rollouts.transitions import Transitions
@@ -66,15 +65,14 @@ class SoloGame(PlayedGame):
         counters = torch.arange(worlds.num_moves, worlds.num_moves + num_rounds, device=worlds.keys.device)
         worlds.num_moves += num_rounds
         keys = fold(worlds.keys, counters.unsqueeze(1))
-        observations, legal, decisions, outcomes = [], [], [], list[Outcome]()
+        observations, legal, decisions, outcomes = [], [], [], []
         for act_keys, step_keys in zip((keys + 1).unbind(), (keys + 2).unbind(), strict=True):
             observations.append(world.observation)
             legal.append(world.legal)
             view = cast(TensorWorld, world).state if policy.observes == "state" else world.observation
             decision = policy.act(view, world.legal, act_keys, worlds.memory)
-            action = decision.action
-            if action.is_floating_point() and action.is_cpu and not isfinite(action.sum()):
-                require_finite(self.role, action, observations[-1])
+            if (action := decision.action).is_floating_point() and action.is_cpu and not action.isfinite().all():
+                raise diverged(self.role, action, world.observation)
             outcome = world.step(action, step_keys)
             worlds.memory = decision.memory
             if decision.memory:  # zeros where the next decision is the first of a game
@@ -95,11 +93,8 @@ class SoloGame(PlayedGame):
             legal=_join(legal),
             always_legal=self.game.always_legal,
         )
-        if isinstance(world, TensorWorld) and rows.reward.is_cpu:
-            if not self.game.always_legal:  # nobody decides in a world that is over at its start
-                world.layouts.require_legal(self.role, rows.legal, ~rows.terminated | (rows.reward != 0))
-            if not all(map(isfinite, map(Tensor.sum, (rows.reward, *rows.observation.values())))):
-                world.layouts.require_finite(self.role, rows.reward, rows.observation)
+        if isinstance(world, TensorWorld):
+            world.rules.look_back(self.role, rows)
         self._count(worlds, rows, outcomes)
         return {self.role: rows}
 

@@ -83,8 +83,7 @@ def telling_failures(run: Run, failures: tuple[type[Exception], ...]) -> Iterato
         raise TrainingFailed(str(error), resume_hint(run.folder)) from error
     except failures as error:
         traceback = write_traceback(run.folder.root, error)
-        hint = branch_hint if getattr(error, "would_repeat", False) else resume_hint
-        raise TrainingFailed(str(error), hint(run.folder), traceback) from error
+        raise TrainingFailed(str(error), resume_hint(run.folder), traceback) from error
 
 
 def resume_hint(folder: RunFolder) -> str:

@@ -1,8 +1,8 @@
 """GymnasiumGame: any Gymnasium environment as a game of one role, `agent`."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from typing import Any
 from weakref import WeakSet
@@ -118,8 +118,14 @@ class GymnasiumGame(WorldGame):
         self.config, self.device, self.can_restart = config, device, not config.is_vector
         self.is_on_cpu, self.always_legal = device.type == "cpu", config.action_mask is None
         try:
-            with below("game"), _staying_here(config):
+            with below("game"):
+                here = os.getcwd()  # where the paths of a run begin
                 readers, actions, self.notes = _tried(config)
+                there = os.getcwd()
+                os.chdir(here)
+                if there != here and config.vectorization.name != "async":
+                    why = f"expected an environment that does not leave the working directory {here}, got {there}"
+                    raise ConfigError.at("id", f"{why}; game.vectorization.name=async gives it a process of its own")
         except UnknownChannels as error:
             raise ConfigError.at(
                 "game.observation.channels", f"{error}; give it, as game.observation.channels=last"
@@ -288,24 +294,6 @@ class GymnasiumGame(WorldGame):
 
 Readers = tuple[ObservationReader, ObservationReader]
 Actions = tuple[ActionSpace, Callable[[np.ndarray], np.ndarray]]
-
-
-@contextmanager
-def _staying_here(config: EnvironmentConfig) -> Iterator[None]:
-    """A context in which environments are tried, and may not change the directory that the paths of a run start from.
-
-    Those that play in processes of their own may do so there. Raises ConfigError.
-    """
-    here = os.getcwd()
-    try:
-        yield
-    finally:
-        there = os.getcwd()
-        os.chdir(here)
-    if there != here and config.vectorization.name != "async":
-        expected = "expected an environment that does not change the working directory, in which the run's paths begin"
-        remedy = "game.vectorization.name=async gives it a process, and with it a directory, of its own"
-        raise ConfigError.at("id", f"{expected}, got {there} after {config.id!r} was tried in {here}; {remedy}")
 
 
 def _tried(config: EnvironmentConfig) -> tuple[Readers, Actions, Sequence[str]]:
