@@ -119,13 +119,9 @@ class GymnasiumGame(WorldGame):
         self.is_on_cpu, self.always_legal = device.type == "cpu", config.action_mask is None
         try:
             with below("game"):
-                here = os.getcwd()  # where the paths of a run begin
+                here = os.getcwd()
                 readers, actions, self.notes = _tried(config)
-                there = os.getcwd()
-                os.chdir(here)
-                if there != here and config.vectorization.name != "async":
-                    why = f"expected an environment that does not leave the working directory {here}, got {there}"
-                    raise ConfigError.at("id", f"{why}; game.vectorization.name=async gives it a process of its own")
+                os.chdir(here)  # where the paths of a run begin; a run that has begun keeps them
         except UnknownChannels as error:
             raise ConfigError.at(
                 "game.observation.channels", f"{error}; give it, as game.observation.channels=last"
