@@ -164,13 +164,13 @@ class Rules:
         found: Any = getattr(self.game, method)(*arguments)
         method = method.removesuffix("_in_place")
         moved = dict(zip(MOVED, found[1:], strict=False)) if isinstance(found, tuple) else {method: found}
-        named = found if isinstance(found, dict) else moved
+        named = moved if isinstance(found, tuple | Tensor) else found
         # methods of a role get a state and the role
         expected = self.expected[(method, arguments[1]) if len(arguments) == 2 else method]
         try:
             if dict(zip(named, map(LAYOUT, named.values()), strict=True)) == expected:
                 return found
-        except AttributeError:  # of None, for instance
+        except (AttributeError, TypeError):  # of None, for instance
             named = {method: found}
         wanted = ", ".join(f"{name} {dtype} {shape}" for name, (shape, dtype) in expected.items()).replace("torch.", "")
         of_role = f" for {arguments[1]!r}" if len(arguments) == 2 else ""
