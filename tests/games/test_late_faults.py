@@ -1,7 +1,4 @@
-"""A game of one's own that goes wrong long after its try-out ends with one line, before a kernel gets its tensors.
-
-Covers palestra.games.world, palestra.rollouts, palestra.evaluation.evaluator.
-"""
+"""A game of one's own that goes wrong long after its try-out ends with one line, before a kernel gets its tensors."""
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
