@@ -311,6 +311,13 @@ class Dawdling(Walk):
         return super().step(action)
 
 
+class Moving(Walk):
+    """A Walk that plays in another working directory."""
+
+    def __init__(self, folder: str) -> None:
+        os.chdir(folder)
+
+
 class NotANumber(Walk):
     """A Walk whose rewards, or observations, are NaN from the third step of an episode on."""
 
@@ -513,7 +520,7 @@ class BreakingVector(SyncVectorEnv):
 
 
 for oddity in (
-    *(Blink, Cockpit, Foreign, Unreadable, Lying, Stillborn, Leaving, Breaking, Dawdling, NotANumber, Drawn),
+    *(Blink, Cockpit, Foreign, Unreadable, Lying, Stillborn, Leaving, Breaking, Dawdling, Moving, NotANumber, Drawn),
     *(Reusing, Scaling, Chatty, Clock, Gap, Locked),
 ):
     gymnasium.register(f"{oddity.__name__}-v0", entry_point=f"{__name__}:{oddity.__name__}")

@@ -30,10 +30,11 @@ def one_line_errors(quiet: bool = True) -> Iterator[None]:
     with _telling_ranks(), importing(silent if quiet else errors):
         import palestra.training.training  # noqa: F401 (it imports much of what commands do)
         from palestra.config import Failed
+        from palestra.storage.disk import staying_here
         from palestra.storage.stored_files import MissingCheckpointError
         from palestra.training.processes import ProcessLost
 
-    with one_line_errors_of_reading():
+    with one_line_errors_of_reading(), staying_here():
         try:
             with _telling_ranks(typer.Exit, ProcessLost):
                 yield

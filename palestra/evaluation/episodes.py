@@ -12,7 +12,7 @@ from palestra.games.game import cleared
 from palestra.games.info import StepInfo
 from palestra.games.policy import Policy
 from palestra.games.spaces import Discrete
-from palestra.games.world import WorldGame
+from palestra.games.world import WorldGame, diverged
 from palestra.randomness import base_key, fold, world_keys
 
 
@@ -58,6 +58,8 @@ def play_episodes(
             num_rounds += 1
             view = world.observation if policy.observes == "observation" else {}
             decision = policy.act(view, world.legal, round_keys, memory)
+            if not bool(decision.action.isfinite().all()):
+                raise diverged(role, decision.action, view)
             outcome = world.step(decision.action, round_keys + 1)
             if isinstance(action_space, Discrete):
                 actions.scatter_add_(0, decision.action, (running & outcome.valid).long())

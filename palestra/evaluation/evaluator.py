@@ -11,6 +11,7 @@ from torch import Tensor
 from palestra.games.game import GameEnds, State, TensorGame, choose_worlds
 from palestra.games.policy import Memory, Policy
 from palestra.games.spaces import Discrete
+from palestra.games.world import Rules
 from palestra.randomness import base_key, fold, world_keys
 from palestra.runtime.scores import DeclaredScore, return_of
 from palestra.runtime.statistics import Estimate, Share, describe, estimate_mean, num_clusters
@@ -206,18 +207,20 @@ class Batch:
         return running
 
     def play_round(self) -> None:
-        game = self.game
+        game, rules = self.game, Rules(self.game, len(self.running))
         self.lengths[self.index] += self.running
         for move in game.moves:
             move_keys = fold(self.keys, self.num_moves)
             self.num_moves += 1
-            deciding = game.deciding(self.state) & self.running.unsqueeze(1)
+            deciding = rules.ask("deciding", self.state) & self.running.unsqueeze(1)
             actions = {}
             for role in move:
                 policy = self.policies[role]
-                view = game.view(self.state, role, policy.observes)
+                view, legal = self.state if policy.observes == "state" else {}, rules.ask("legal", self.state, role)
+                if policy.observes == "observation":
+                    view = game.transformed(role, rules.ask("observe", self.state, role))
                 keys = move_keys + game.roles.index(role) + 1
-                decision = policy.act(view, game.legal(self.state, role), keys, self.memory.get(role, {}))
+                decision = policy.act(view, legal, keys, self.memory.get(role, {}))
                 actions[role] = decision.action
                 decides = deciding[:, game.roles.index(role)]
                 if self.record is not None:
@@ -230,7 +233,7 @@ class Batch:
                     for name, value in decision.memory.items()
                 }
             step_keys = move_keys + len(game.roles) + 1
-            state, rewards, terminated, truncated = game.transition(self.state, actions, step_keys)
+            state, rewards, terminated, truncated = rules.ask("transition", self.state, actions, step_keys)
             # The state of a truncated game stays as it was when it was cut off, so that its counters stay too.
             self.state = {name: choose_worlds(self.running, value, self.state[name]) for name, value in state.items()}
             self.returns[self.index] += rewards * self.running.unsqueeze(1)

@@ -5,6 +5,7 @@ Letters: B worlds.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor
 from palestra.config import Failed
 from palestra.games.game import Game, Observation, State, TensorGame, choose_worlds
 from palestra.games.info import InfoFields, StepInfo
+from palestra.games.tryout_calls import described
 
 
 class Outcome(NamedTuple):
@@ -134,6 +136,77 @@ class WorldGame(Game):
         """Return the same game, with this one's state, whose worlds can `render`. Raises ConfigError if they cannot."""
 
 
+LAYOUT = attrgetter("shape", "dtype")
+MOVED = ("rewards", "terminated", "truncated")
+
+
+class Rules:
+    """The rules of a game in B worlds, whose results are as kernels take them for granted, at any time.
+
+    A game of the user's own may go wrong long after its try-out.
+    """
+
+    def __init__(self, game: TensorGame, num_worlds: int) -> None:
+        self.game, flags = game, ((num_worlds, len(game.roles)), torch.bool)
+        moved = zip(MOVED, ((flags[0], torch.float32), flags, (flags[0][:1], torch.bool)), strict=True)
+        self.expected: dict[Any, Any] = {"deciding": {"deciding": flags}, "transition": dict(moved)}
+        for role, space in game.action_spaces.items():
+            self.expected["legal", role] = {"legal": ((num_worlds, space.num_flags), torch.bool)}
+            for method, spaces in (("observe", game.spaces), ("observe_for_critics", game.critic_spaces)):
+                entries = spaces.get(role, {}).items()
+                self.expected[method, role] = {name: ((num_worlds, *each.shape), each.dtype) for name, each in entries}
+
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """Call a method of the game. Raises EnvironmentFailed for a result of another shape or dtype than promised.
+
+        It is called several times per move, and calls nothing in Python but the game.
+        """
+        found: Any = getattr(self.game, method)(*arguments)
+        method = method.removesuffix("_in_place")
+        moved = dict(zip(MOVED, found[1:], strict=False)) if isinstance(found, tuple) else {method: found}
+        named = moved if isinstance(found, tuple | Tensor) else found
+        # methods of a role get a state and the role
+        expected = self.expected[(method, arguments[1]) if len(arguments) == 2 else method]
+        try:
+            if dict(zip(named, map(LAYOUT, named.values()), strict=True)) == expected:
+                return found
+        except (AttributeError, TypeError):  # of None, for instance
+            named = {method: found}
+        wanted = ", ".join(f"{name} {dtype} {shape}" for name, (shape, dtype) in expected.items()).replace("torch.", "")
+        of_role = f" for {arguments[1]!r}" if len(arguments) == 2 else ""
+        raise self._failed(method, wanted + of_role, ", ".join(f"{name} {described(v)}" for name, v in named.items()))
+
+    def look_back(self, role: str, rows: Any) -> Any:
+        """Return a roll-out, Transitions; raise EnvironmentFailed for what is no number, and for missing legal actions.
+
+        In a world that is over at its start nobody decides. A GPU is not waited for.
+        """
+        if rows.valid.is_cpu:
+            for method, values in (("observe", rows.observation.values()), ("transition", [rows.reward])):
+                if not all(map(Tensor.all, map(Tensor.isfinite, values))):
+                    raise self._failed(method, f"finite numbers for {role!r}", "nan or inf")
+            space: Any = self.game.action_spaces[role]
+            masks = space.split(rows.legal) if space.num_flags and not self.game.always_legal else ()
+            idle = ~rows.valid | (rows.terminated & (rows.reward == 0))
+            if masks and not all(bool((flags.any(dim=1) | idle).all()) for flags in masks):
+                raise self._failed("legal", f"a legal action for {role!r} wherever it decides", "none")
+        return rows
+
+    def _failed(self, method: str, expected: str, got: str) -> EnvironmentFailed:
+        return EnvironmentFailed(f"expected {expected}, got {got}", place=f"{type(self.game).__name__}.{method}")
+
+
+def diverged(role: str, action: Tensor, observation: Observation) -> EnvironmentFailed:
+    """Make the error for actions, (B, n), that are no numbers, because a game would be blamed for what comes of them.
+
+    observation: at which they were chosen.
+    """
+    is_told = all(map(Tensor.all, map(Tensor.isfinite, observation.values())))
+    why = "it has diverged" if is_told else "it observes nan or inf"
+    got = f"{action[~action.isfinite().all(dim=1)][0].tolist()} ({why})"
+    return EnvironmentFailed(f"expected finite numbers as its action, got {got}", place=f"the player in {role!r}")
+
+
 class TensorWorld(World):
     """The World of a TensorGame with one role.
 
@@ -149,9 +222,10 @@ class TensorWorld(World):
         (self.role,) = game.roles
         self.game = game
         self.all_valid = torch.ones(len(keys), dtype=torch.bool, device=game.device)
-        self.with_critics = False
+        self.is_plain = game.observation_transform is None
+        self.with_critics, self.rules = False, Rules(game, len(keys))
         self._set_state(game.reset(keys))
-        self.observation = game.transformed(self.role, game.observe(self.state, self.role), self.all_valid)
+        self.observation = game.transformed(self.role, self.rules.ask("observe", self.state, self.role), self.all_valid)
 
     def show_critics(self, with_critics: bool) -> None:
         """Let observations from now on hold what the game shows critics alone, or no longer. A stepper gives none."""
@@ -162,33 +236,35 @@ class TensorWorld(World):
 
     def _set_state(self, state: State) -> None:
         self.state, self.stepper = state, None if self.with_critics else self.game.stepper(state)
-        self.legal = self.game.legal(state, self.role)
+        self.legal = self.rules.ask("legal", state, self.role)
 
     def _for_critics(self) -> Observation:
         """Return what the game shows critics alone, if they are shown anything."""
-        return self.game.observe_for_critics(self.state, self.role) if self.with_critics else {}
+        return self.rules.ask("observe_for_critics", self.state, self.role) if self.with_critics else {}
 
     def _own(self) -> Observation:
         """Return the observation of the next decision without what critics alone are shown."""
         return {name: self.observation[name] for name in self.game.spaces[self.role]}
 
     def step(self, action: Tensor, keys: Tensor) -> Outcome:
-        game, role = self.game, self.role
+        game, role, ask = self.game, self.role, self.rules.ask
         if self.stepper is not None:
-            own, begun, reward, ended, truncated = self.stepper(action, keys)
-            observation = self._observe(own, begun, ended, truncated)
+            own, self.observation, reward, ended, truncated = self.stepper(action, keys)
+            observation = own if self.is_plain else self._observe(own, self.observation, ended, truncated)
             return Outcome(observation, self.legal, reward, reward, ended, truncated, self.all_valid, ())
-        self.state, rewards, terminated, truncated = game.transition(self.state, {role: action}, keys)
-        own, legal = game.observe(self.state, role), game.legal(self.state, role)
+        self.state, rewards, terminated, truncated = ask("transition", self.state, {role: action}, keys)
+        own, legal = ask("observe", self.state, role), ask("legal", self.state, role)
         reward, ended = rewards[:, 0], terminated[:, 0]
-        tallies = tuple(self.state[name].clone() for name in game.tallies)  # a refill writes to the state
+        # a refill writes to the state
+        tallies = tuple(self.state[name].clone() for name in game.tallies) if game.tallies else ()
         begun, self.legal, begins = own, legal, ended | truncated
-        for_critics = begun_for_critics = self._for_critics()
+        for_critics = begun_for_critics = self._for_critics() if self.with_critics else {}
         if begins.device.type != "cpu" or begins.any():
             self.state = game.refill(self.state, begins, keys + 1)
-            begun, self.legal = game.observe(self.state, role), game.legal(self.state, role)
+            begun, self.legal = ask("observe", self.state, role), ask("legal", self.state, role)
             begun_for_critics = self._for_critics()
-        observation = self._observe(own, begun, ended, truncated)
+        self.observation = begun
+        observation = own if self.is_plain else self._observe(own, begun, ended, truncated)
         if self.with_critics:
             observation = observation | for_critics
             self.observation = self.observation | begun_for_critics
@@ -199,9 +275,6 @@ class TensorWorld(World):
 
         own: of the game, before worlds begin anew. begun: of the game, after that.
         """
-        if self.game.observation_transform is None:
-            self.observation = begun
-            return own
         observation = self.observation = self.game.transformed(self.role, own, self.all_valid)
         if begun is not own:
             begins = ended | truncated

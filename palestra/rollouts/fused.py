@@ -5,6 +5,8 @@ Letters: B worlds, R roles, A actions, T rounds.
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from functools import cache, partial
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -13,12 +15,15 @@ from torch import Tensor
 
 from palestra.games.game import GameEnds, Observation, State, TensorGame, expand_mask
 from palestra.games.policy import Decision, Memory, Policy, require_policies
-from palestra.randomness import fold, runs_on_cpu
+from palestra.games.world import Rules, diverged
+from palestra.randomness import fold
 from palestra.rollouts import fused_kernel
 from palestra.rollouts.played import PlayedGame, RunningGames, remember
 from palestra.rollouts.seated import Results, SeatedPolicy
 from palestra.rollouts.transitions import Transitions, by_tensor
 from palestra.runtime.device import moved
+
+runs_on_cpu = attrgetter("is_cpu")  # nobody compiles what plays
 
 
 @dataclass
@@ -70,7 +75,7 @@ class FusedGame(PlayedGame):
 
     def __init__(self, game: TensorGame, policies: dict[str, Policy]) -> None:
         super().__init__(game, policies)
-        self.game = game
+        self.game, self.rules = game, cache(partial(Rules, game))  # by the number of worlds
         self.spaces = {role: {**game.spaces[role], **game.critic_spaces.get(role, {})} for role in game.roles}
         self.held: Tensor | None = None  # where players share seats: those of the one that learns, bool (B, R)
 
@@ -102,20 +107,21 @@ class FusedGame(PlayedGame):
         self.forget_waiting(worlds, worlds.seats.keys() - set(roles))  # so that no world waits for their open decisions
         for _ in range(num_rounds):
             self._play_round(worlds, parts)
-        return {role: Transitions.concatenate(of_role) for role, of_role in parts.items()}
+        look_back = self.rules(len(worlds.keys)).look_back
+        return {role: look_back(role, Transitions.concatenate(of_role)) for role, of_role in parts.items()}
 
     # ---- one round -----------------------------------------------------------------------------------
 
     def _play_round(self, worlds: Worlds, collected: dict[str, list[Transitions]]) -> None:
         """Play one round. collected: the lists, by role, to which the roles' experience is appended."""
-        game = self.game
-        deciding = game.deciding(worlds.state)
+        game, ask = self.game, self.rules(worlds.keys.shape[0]).ask
+        deciding = ask("deciding", worlds.state)
         _count_round(worlds.lengths, deciding)
         for index, move in enumerate(game.moves):
             move_keys = fold(worlds.keys, worlds.num_moves)
             worlds.num_moves += 1
             if index and collected:
-                deciding = game.deciding(worlds.state)
+                deciding = ask("deciding", worlds.state)
             if self.held is not None:
                 deciding = deciding & self.held
             actions = {}
@@ -126,7 +132,7 @@ class FusedGame(PlayedGame):
                 if role in collected:
                     collected[role].append(self._exchange(worlds, role, deciding, observation, legal, decision))
             step_keys = move_keys + (len(game.roles) + 1)
-            worlds.state, rewards, terminated, truncated = game.transition_in_place(worlds.state, actions, step_keys)
+            worlds.state, rewards, terminated, truncated = ask("transition_in_place", worlds.state, actions, step_keys)
             if index not in game.quiet_moves:
                 self._end_move(worlds, rewards, terminated, truncated, move_keys)
 
@@ -145,20 +151,22 @@ class FusedGame(PlayedGame):
         counted: for a role that is collected, the worlds in which it decides, bool (B,), where its observations update
         the game's running statistics; None for any other role.
         """
-        game, policy = self.game, self.policies[role]
+        game, policy, ask = self.game, self.policies[role], self.rules(worlds.keys.shape[0]).ask
         observed = policy.observed if isinstance(policy, SeatedPolicy) else [policy.observes]
         observation: Observation = {}
         if counted is not None or "observation" in observed or "with_critics" in observed:
-            observation = game.transformed(role, game.observe(worlds.state, role), counted)
+            observation = game.transformed(role, ask("observe", worlds.state, role), counted)
         views: dict[str, Any] = {"state": worlds.state, "observation": observation, "nothing": {}}
         if "with_critics" in observed:
-            views["with_critics"] = {**observation, **game.observe_for_critics(worlds.state, role)}
+            views["with_critics"] = {**observation, **ask("observe_for_critics", worlds.state, role)}
         if observed[0] == "with_critics":
             observation = views["with_critics"]
         view = views if isinstance(policy, SeatedPolicy) else views[policy.observes]
-        legal = game.legal(worlds.state, role)
+        legal = ask("legal", worlds.state, role)
         keys = move_keys + (game.roles.index(role) + 1)
         decision = policy.act(view, legal, keys, worlds.memory.get(role, {}))
+        if (action := decision.action).is_floating_point() and action.is_cpu and not action.isfinite().all():
+            raise diverged(role, action, observation)
         if decision.memory:  # the memory changes only in worlds where the role decides
             before = worlds.memory.get(role, {name: torch.zeros_like(value) for name, value in decision.memory.items()})
             decides = game.deciding(worlds.state)[:, game.roles.index(role)]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from palestra.games.game import Game, cleared
 from palestra.games.policy import Memory, Policy, require_policies
-from palestra.games.world import Outcome, TensorWorld, World
+from palestra.games.world import Outcome, TensorWorld, World, diverged
 from palestra.randomness import base_key, fold
 from palestra.rollouts.played import NUM_RECENT, PlayedGame, RunningGames, remember
 from palestra.rollouts.transitions import Transitions
@@ -71,7 +71,9 @@ class SoloGame(PlayedGame):
             legal.append(world.legal)
             view = cast(TensorWorld, world).state if policy.observes == "state" else world.observation
             decision = policy.act(view, world.legal, act_keys, worlds.memory)
-            outcome = world.step(decision.action, step_keys)
+            if (action := decision.action).is_floating_point() and action.is_cpu and not action.isfinite().all():
+                raise diverged(self.role, action, world.observation)
+            outcome = world.step(action, step_keys)
             worlds.memory = decision.memory
             if decision.memory:  # zeros where the next decision is the first of a game
                 begins = ~outcome.valid | outcome.terminated | outcome.truncated
@@ -91,6 +93,8 @@ class SoloGame(PlayedGame):
             legal=_join(legal),
             always_legal=self.game.always_legal,
         )
+        if isinstance(world, TensorWorld):
+            world.rules.look_back(self.role, rows)
         self._count(worlds, rows, outcomes)
         return {self.role: rows}
 

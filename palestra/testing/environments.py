@@ -15,7 +15,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Discrete
 from gymnasium.utils.env_checker import check_env
 
 from palestra.config import ConfigError
@@ -55,8 +55,10 @@ def check_environment(environment: Environment | Callable[[], Environment]) -> N
     palestra must be able to play its spaces; its observations must have their shapes and dtypes and lie inside them,
     its rewards must be finite numbers, its ends bools. The same seed and actions must give the same bits again,
     whatever was played meanwhile and whatever the states of the global random generators, so that a resumed run is
-    exact. environment: an environment, or a callable that makes one, such as its class; then a second one must give the
-    same bits too. Raises ConfigError with a line for every fault, which begins with the method's name.
+    exact. Discrete actions are legal where `action_mask`, in info or in a dict that is observed, says which are.
+
+    environment: an environment, or a callable that makes one, such as its class; then a second one must give the same
+    bits too. Raises ConfigError with a line for every fault, which begins with the method's name.
     """
     make = None if isinstance(environment, gymnasium.Env) else environment
     try_out = _TryOut(getattr(make, "__name__", "environment"))
@@ -71,6 +73,7 @@ class _TryOut(TryOut):
     """Plays one environment and collects its faults, in their order."""
 
     reader: ObservationReader
+    is_masked = False
 
     def check(self, env: Any, make: Callable[[], Environment] | None) -> None:
         self.name = type(env.unwrapped).__name__
@@ -88,7 +91,8 @@ class _TryOut(TryOut):
         if make is not None and not self.faults:
             self.play_again(self.call("__init__", make), episodes, "a second environment")
         try:
-            check_env(env, skip_render_check=True, skip_close_check=True)
+            if not self.is_masked:  # it plays any action
+                check_env(env, skip_render_check=True, skip_close_check=True)
         except Exception as error:
             if not self.faults:  # gymnasium's message would repeat a fault
                 self.fault("check_env", f"gymnasium says: {' '.join(str(error).split())}")
@@ -113,7 +117,10 @@ class _TryOut(TryOut):
             self.end("reset", f"expected a tuple of observation and info, a dict, got {_kind(found)}")
         bits = self.read("reset", env, found[0])
         for _ in range(NUM_STEPS):
-            found = self.call("step", env.step, actions.sample())
+            shown = [each for each in (found[-1], found[0]) if isinstance(each, dict) and "action_mask" in each]
+            self.is_masked = isinstance(actions, Discrete) and bool(shown)
+            mask = np.asarray(shown[0]["action_mask"], dtype=np.int8) if self.is_masked else None
+            found = self.call("step", env.step, self.call("action_mask", actions.sample, mask))
             if not (isinstance(found, tuple) and len(found) == 5):
                 self.end("step", f"expected observation, reward, terminated, truncated, info, got {_kind(found)}")
             observation, reward, terminated, truncated, _ = found

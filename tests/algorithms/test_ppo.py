@@ -30,6 +30,7 @@ from palestra.randomness import world_keys
 from palestra.rollouts.fused import FusedGame
 from palestra.rollouts.transitions import Transitions, join_roles
 from palestra.storage.records_file import read_records
+from palestra.training.checks import TrainingFailed
 from tests.algorithms.probing import assert_goes_on_in_a_fresh_object
 
 CPU = torch.device("cpu")
@@ -837,6 +838,15 @@ def test_probes_are_learned_to_their_known_values(kind: str, continuous: bool, t
         legal = torch.ones(len(seen), 0 if continuous else 2, dtype=torch.bool)
         action = ppo.policy(explore=False).act({"seen": seen}, legal, world_keys(0, len(seen), CPU), {}).action
         assert torch.equal(torch.sign(action.flatten() - (0.0 if continuous else 0.5)), torch.tensor(moves))
+
+
+def test_a_policy_that_diverges_is_blamed(tmp_path: Path) -> None:
+    """The loss divides by the deviations of its actions, which are 0 here."""
+    config = probe_config("delayed", True, box_actions=CLIPPED | {"initial_log_std": -120.0})
+    with pytest.raises(
+        TrainingFailed, match=r"^the player in 'agent': expected finite .* \(it has diverged\); nothing"
+    ):
+        palestra.PPOTrainer(config, run=tmp_path / "run").fit()
 
 
 @pytest.mark.parametrize(

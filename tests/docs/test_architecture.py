@@ -31,7 +31,7 @@ def test_what_a_walk_names_stands_in_its_file(file: str, told: str) -> None:
 
 MOST = {  # files and functions of palestra that run in a walk; who needs more says why
     "a save": (29, 140),
-    "a roll-out of DQN": (34, 107),  # who asks it of a player that never plays is told so
+    "a roll-out of DQN": (35, 112),  # what a game gives is compared with what it promises, and looked back at
     "an opt step of DQN": (24, 67),  # at safe points players are copied, of whom past selves are kept
     "a step of a fit": (24, 58),  # chance is seeded by a function of its own
     "an epoch of text": (50, 428),

@@ -22,6 +22,25 @@ from tests.gym_probes import Forgetful, Telling, Walk
 NIM = {"name": "nim", "num_heaps": 3, "max_stones": 3, "observation": PLAIN}
 
 
+class Turning(gymnasium.Env):
+    """A walk that may go to one side at a time, by turns, and shows which."""
+
+    observation_space = spaces.Dict({"age": spaces.Discrete(1000), "action_mask": spaces.MultiBinary(2)})
+    action_space = spaces.Discrete(2)
+
+    def seen(self) -> Any:
+        return {"age": self.num, "action_mask": np.array([self.num % 2, 1 - self.num % 2], dtype=np.int8)}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.num = 0
+        return self.seen(), {}
+
+    def step(self, action: Any) -> Any:
+        assert self.seen()["action_mask"][action]
+        self.num += 1
+        return self.seen(), 0.0, self.num == 9, False, {}
+
+
 @pytest.mark.parametrize(
     "environment",
     [
@@ -29,6 +48,8 @@ NIM = {"name": "nim", "num_heaps": 3, "max_stones": 3, "observation": PLAIN}
         lambda: gymnasium.make("CartPole-v1"),
         gymnasium.make("Pendulum-v1"),
         lambda: as_gymnasium(NIM, role="first", others={"second": "nim_optimal"}, seed=0, illegal="replace"),
+        lambda: as_gymnasium(NIM, role="first", others={"second": "nim_optimal"}, seed=0, illegal="raise"),
+        Turning,
     ],
 )
 def test_sound_environments_pass(environment: Any) -> None:

@@ -285,7 +285,7 @@ def _discrete_grads(
         by_values[i, -1] = by_value
 
 
-@njit()
+@njit(error_model="numpy")  # as torch, which gives a loss that is no number for a deviation of 0
 def _box_grads(
     rows: Rows,
     terms: Terms,

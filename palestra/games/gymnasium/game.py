@@ -119,7 +119,9 @@ class GymnasiumGame(WorldGame):
         self.is_on_cpu, self.always_legal = device.type == "cpu", config.action_mask is None
         try:
             with below("game"):
+                here = os.getcwd()
                 readers, actions, self.notes = _tried(config)
+                os.chdir(here)  # where the paths of a run begin; a run that has begun keeps them
         except UnknownChannels as error:
             raise ConfigError.at(
                 "game.observation.channels", f"{error}; give it, as game.observation.channels=last"

@@ -4,8 +4,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
-from torch import Tensor
-
 from palestra.algorithms.algorithm import AlgorithmConfig
 from palestra.config import ConfigError, ConfigErrorItem
 from palestra.config.errors import listed
@@ -27,10 +25,10 @@ def fault_of_players(
     for player in players:
         loss = metrics[player.name].total("loss")  # a sum keeps a nan
         if not math.isfinite(loss):
-            return _fault(player, f"the loss is {loss}", fused_game)
+            return f"player {player.name!r}, opt step {player.opt_steps}: the loss is {loss}"
         weights = (value for net in player.nets.values() for value in net.parameters())
         if with_parameters and not all(bool(value.isfinite().all()) for value in weights):
-            return _fault(player, "a parameter is no finite number", fused_game)
+            return f"player {player.name!r}, opt step {player.opt_steps}: a parameter is no finite number"
         if player.worlds is not None and _stands_still(player.worlds, fused_game):
             name, where = type(fused_game.game).__name__, "a world that was cut off (truncated), which plays on"
             got = f"none in any world of player {player.name!r}"
@@ -64,16 +62,6 @@ def _stands_still(worlds: Any, fused_game: Any) -> bool:
         if not waits.all() or fused_game.game.deciding(share.state).any():
             return False
     return True
-
-
-def _fault(player: Player, what: str, fused_game: Any) -> str:
-    returns: list[Tensor] = []
-    if player.worlds is not None:
-        returns = [share.returns for share in getattr(player.worlds, "shares", [player.worlds])]
-        returns.append(fused_game.recent_returns(player.worlds))
-    if not all(bool(each.isfinite().all()) for each in returns):
-        what += ", after rewards of the game that were no finite numbers"
-    return f"player {player.name!r}, opt step {player.opt_steps}: {what}"
 
 
 def check_algorithms(config: RunConfig, algorithms: tuple[type[AlgorithmConfig], ...]) -> None:

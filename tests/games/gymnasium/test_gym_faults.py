@@ -17,6 +17,7 @@ import pytest
 import torch
 from gymnasium.vector.vector_env import AutoresetMode, VectorEnv
 
+from palestra.commands.failures import one_line_errors
 from palestra.config import ConfigError
 from palestra.games.gymnasium import GymnasiumWorld
 from palestra.games.gymnasium.environments import LeanSyncVectorEnv, close_vector
@@ -24,6 +25,7 @@ from palestra.games.gymnasium.faults import fault_of_observation
 from palestra.games.gymnasium.seeding import EpisodeSeeds
 from palestra.games.gymnasium.workers import CheckedSteps, WatchedVectorEnv
 from palestra.games.world import EnvironmentFailed, Outcome
+from palestra.storage.run_folder import RunFolder
 from tests.games.gym_worlds import MODES, gym_game
 from tests.gym_oddities import Breaking, Cockpit
 from tests.gym_probes import Walk
@@ -317,3 +319,16 @@ def test_a_module_that_exits_when_it_is_imported_is_refused(tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=re.escape("game.id: 'leaving_at_import:X-v0' cannot be made: importing")):
         gym_game(id="leaving_at_import:X-v0")
+
+
+def test_an_environment_that_changes_the_working_directory_moves_no_run(in_tmp_path: Path) -> None:
+    (elsewhere := in_tmp_path / "elsewhere").mkdir()
+    run = RunFolder.create_at(Path("run"))
+    world = gym_game(id="tests.gym_oddities:Moving-v0", arguments={"folder": str(elsewhere)}).make_world(1, 3, True)
+    assert Path.cwd() == in_tmp_path
+    with one_line_errors():  # around the work of every command
+        step(world)
+        assert Path.cwd() == elsewhere  # in which the environment may have files of its own
+        run.evaluations.make()
+    world.close()
+    assert (in_tmp_path / "run" / "evaluations").is_dir()

@@ -773,7 +773,7 @@ def test_a_reward_of_the_user_s_own_that_is_no_number_fails_the_run(make_config:
     )
     config = make_config({"game.reward": {"name": "own_reward:Nan"}, "best": None})
     trainer = Trainer(config, run=in_tmp_path / "run")
-    with pytest.raises(TrainingFailed, match="the loss is nan"):
+    with pytest.raises(TrainingFailed, match=r"^PolyhedraGame.transition: expected finite numbers for .host., got nan"):
         trainer.fit()
     assert all_finite(saved_state(trainer))
     assert issubclass(type(trainer.game.reward), Reward)  # type: ignore[attr-defined]
