@@ -7,7 +7,6 @@ from typing import Any, get_args
 from palestra.algorithms.algorithm import AlgorithmConfig
 from palestra.config import ConfigError, ConfigErrorItem
 from palestra.config.errors import listed
-from palestra.config.own_classes import is_ours
 from palestra.kinds.games.config import LearningPlayerConfig, RunConfig
 from palestra.players.player import Player
 from palestra.recording.aggregates import Aggregates
@@ -15,12 +14,13 @@ from palestra.rollouts.fused import Worlds
 
 
 def fault_of_players(
-    players: Sequence[Player], metrics: Mapping[str, Aggregates], fused_game: Any, with_parameters: bool
+    players: Sequence[Player], metrics: Mapping[str, Aggregates], fused_game: Any, with_parameters: bool, is_own: bool
 ) -> str | None:
     """Say which player can learn no more: its loss or a parameter is not finite, or all of its worlds stand still.
 
-    metrics: those since the last record, by player. with_parameters: whether parameters are checked. Gives None if all
-    players can go on.
+    metrics: those since the last record, by player. with_parameters: whether parameters are checked, also that all of
+    them ask for a gradient; derivatives by hand give them one. is_own: whether code of the user's own trains, which may
+    do otherwise. Gives None if all players can go on.
     """
     for player in players:
         loss = metrics[player.name].total("loss")  # a sum keeps a nan
@@ -29,23 +29,14 @@ def fault_of_players(
         weights = (value for net in player.nets.values() for value in net.parameters())
         if with_parameters and not all(bool(value.isfinite().all()) for value in weights):
             return f"player {player.name!r}, opt step {player.opt_steps}: a parameter is no finite number"
+        for net in player.optimizers.keys() & player.nets.keys() if with_parameters and not is_own else ():
+            if names := [name for name, each in player.nets[net].named_parameters() if not each.requires_grad]:
+                expected = f"players.{player.name}: expected weights of {net!r} that require a gradient"
+                return f"{expected}, got {listed(names)} without; use the callback `freeze`"
         if player.worlds is not None and _stands_still(player.worlds, fused_game):
             name, where = type(fused_game.game).__name__, "a world that was cut off (truncated), which plays on"
             got = f"none in any world of player {player.name!r}"
             return f"{name}.deciding: expected each role that has decided to decide once more in {where}, got {got}"
-    return None
-
-
-def frozen_weights(players: Sequence[Player]) -> str | None:
-    """Say which weights of players that learn by code of ours ask for no gradient: derivatives by hand give them one.
-
-    Gives None if there are none.
-    """
-    for player in players if all(is_ours(type(player.algorithm)) for player in players) else ():
-        for net in player.optimizers.keys() & player.nets.keys():
-            if names := [name for name, each in player.nets[net].named_parameters() if not each.requires_grad]:
-                expected = f"players.{player.name}: expected weights of {net!r} that require a gradient"
-                return f"{expected}, got {listed(names)} without; use the callback `freeze`"
     return None
 
 

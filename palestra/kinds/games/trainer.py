@@ -29,7 +29,7 @@ from palestra.games.config import NotDeclared
 from palestra.games.info import InfoFields
 from palestra.games.world import EnvironmentFailed, EnvironmentWorld
 from palestra.kinds.games.actors import ActedGame, ActorsLost, Here, Place, There, notes_of_lag, snapshot_of
-from palestra.kinds.games.checks import check_algorithms, fault_of_players, frozen_weights
+from palestra.kinds.games.checks import check_algorithms, fault_of_players
 from palestra.kinds.games.config import RunConfig
 from palestra.kinds.games.descriptions import final_evaluations, turns_in_words, updates_in_words
 from palestra.kinds.games.given_data import give_data, require_room, require_same_play
@@ -236,6 +236,7 @@ class Trainer(Training):
         self.evaluations = build_evaluations(self.parts)
         self.evaluating = make_evaluating(self.progress, self.checkpoints, self.evaluations)
         self._warned_inexact: set[str] = set()
+        self.is_own = True  # whether code of the user's own trains
         self.draws = True  # whether code of the user's own may draw from torch's generators; ours draws from keys alone
 
     def _fuse(self) -> Any:
@@ -452,8 +453,9 @@ class Trainer(Training):
     def before_train(self) -> None:
         parts = [each for _, each in walk(self.config) if isinstance(each, Config)]
         is_named = any(each.user_names() or isinstance(each, FromRunConfig | SeatedModelConfig) for each in parts)
-        is_own = not all(is_ours(type(each)) for each in (self, *self.callbacks))
-        self.draws = is_named or is_own or bool(self.lockstep.head.handed_over)
+        self.is_own = not all(is_ours(type(each)) for each in (self, *(player.algorithm for player in self.learners)))
+        has_own = self.is_own or not all(is_ours(type(each)) for each in self.callbacks)
+        self.draws = is_named or has_own or bool(self.lockstep.head.handed_over)
         for player in self.learners if self.config.output.layer_norms else ():
             for optimizer in player.optimizers.values():
                 optimizer.layers = layers_of(optimizer.weights, player.nets)
@@ -537,8 +539,7 @@ class Trainer(Training):
     # ---- what a kind of training adds ------------------------------------------------------------------------
 
     def fault(self, with_parameters: bool) -> str | None:
-        frozen = frozen_weights(self.learners) if with_parameters and is_ours(type(self)) else None
-        return frozen or fault_of_players(self.learners, self.metrics.by_player, self.fused_game, with_parameters)
+        return fault_of_players(self.learners, self.metrics.by_player, self.fused_game, with_parameters, self.is_own)
 
     def differences(self, state: Mapping[str, Any]) -> Iterator[str]:
         """A line for each kernel of a player that runs now and did not run before, or the other way round."""
