@@ -11,7 +11,9 @@ of a key is mix(key + (i + 1) * GAMMA), in 64-bit arithmetic that wraps around.
 import ctypes
 import hashlib
 import math
+import os
 import random
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -224,6 +226,12 @@ def choice(key: Any, legal: Any) -> Any:
 # ---- the user's own random state ---------------------------------------------------------------------
 
 
+# Torch holds a generator's mutex while it makes the tensor of a state, where Python may collect garbage and let another
+# thread go on: one that waited for that mutex, as replicas do in turn, would never let the first go on again.
+_GENERATORS = threading.RLock()
+os.register_at_fork(before=_GENERATORS.acquire, after_in_parent=_GENERATORS.release, after_in_child=_GENERATORS.release)
+
+
 @contextmanager
 def seeded_global_state(key: int) -> Iterator[None]:
     """Seed torch's global generators with `key` for stock initialisers and dropout, and restore them after."""
@@ -236,11 +244,12 @@ def seed_global_state(key: int) -> None:
     """Seed torch's global generators with `key`, where `restored_torch_states` restores them later."""
     seed = key % 2**63
     # Not torch.manual_seed: for each kind of device that is not in use it keeps a traceback, and never drops it.
-    torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_initialized():
-        torch.cuda.manual_seed_all(seed)
-    if torch.backends.mps.is_available():
-        torch.mps.manual_seed(seed)
+    with _GENERATORS:
+        torch.default_generator.manual_seed(seed)
+        if torch.cuda.is_initialized():
+            torch.cuda.manual_seed_all(seed)
+        if torch.backends.mps.is_available():
+            torch.mps.manual_seed(seed)
 
 
 @contextmanager
@@ -248,18 +257,26 @@ def restored_torch_states() -> Iterator[None]:
     """Restore torch's global generators, of all kinds of devices, after the block."""
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     has_any = devices or torch.backends.mps.is_available()
-    with torch.random.fork_rng(devices=devices) if has_any else _forked_on_cpu():
+    held = torch.random.fork_rng(devices=devices) if has_any else _forked_on_cpu()
+    with _GENERATORS:
+        held.__enter__()
+    try:
         yield
+    finally:
+        with _GENERATORS:
+            held.__exit__(None, None, None)
 
 
 @contextmanager
 def _forked_on_cpu() -> Iterator[None]:
     """As torch.random.fork_rng on the CPU alone, at a fraction of its time."""
-    held = torch.default_generator.get_state()
+    with _GENERATORS:
+        held = torch.default_generator.get_state()
     try:
         yield
     finally:
-        torch.default_generator.set_state(held)
+        with _GENERATORS:
+            torch.default_generator.set_state(held)
 
 
 def global_states() -> tuple[Any, ...]:
@@ -269,7 +286,8 @@ def global_states() -> tuple[Any, ...]:
         numbers: Any = ctypes.string_at(generator.ctypes.state_address, _BYTES_OF_MT19937)
     else:
         numbers = repr(generator.state)
-    return torch.default_generator.get_state().numpy().tobytes(), numbers, random.getstate()
+    with _GENERATORS:
+        return torch.default_generator.get_state().numpy().tobytes(), numbers, random.getstate()
 
 
 _BYTES_OF_MT19937 = 4 * (624 + 1)  # its numbers, and which of them comes next
@@ -281,7 +299,8 @@ def seed_global_states(number: int) -> None:
     super(random.Random, plain).seed(number)  # `random.seed` takes three times as long
     plain.gauss_next = None
     np.random.seed(number % 2**32)
-    torch.default_generator.manual_seed(number)
+    with _GENERATORS:
+        torch.default_generator.manual_seed(number)
 
 
 @contextmanager

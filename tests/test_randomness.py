@@ -107,6 +107,35 @@ def test_another_process_draws_the_same_numbers() -> None:
     assert there.strip() == str(here)
 
 
+IN_TWO_THREADS = """
+import gc, sys, threading, time
+from palestra.randomness import restored_torch_states
+
+def during_a_collection(phase, info):
+    if sys._getframe(1).f_code.co_name == "_forked_on_cpu":
+        time.sleep(0.001)  # lets the other thread go on
+
+def work():
+    for number in range(50):
+        gc.set_threshold(1 + number % 7)  # so that some begin there
+        with restored_torch_states():
+            pass
+
+gc.callbacks.append(during_a_collection)
+threads = [threading.Thread(target=work) for _ in range(2)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print("done")
+"""
+
+
+def test_garbage_that_is_collected_while_a_state_is_read_stops_no_other_thread_for_ever() -> None:
+    done = run_forked([sys.executable, "-c", IN_TWO_THREADS], capture_output=True, text=True, timeout=30)
+    assert done.stdout == "done\n", done.stderr
+
+
 def test_seeds_streams_and_worlds_have_numbers_of_their_own() -> None:
     keys = [world_keys(base_key(seed, stream), 50, CPU) for seed in (0, 1) for stream in ("a", "b")]
     bits = random_bits(torch.cat(keys), 4)
