@@ -19,7 +19,6 @@ from torch import Tensor
 from palestra.config import ConfigError, ConfigErrorItem, NonNegativeInt, PositiveInt
 from palestra.games.config import GameConfig, TensorGameConfig
 from palestra.games.game import GameEnds, Kernel, Moved, Observation, State, TensorGame
-from palestra.games.normalization import make_transform
 from palestra.games.polyhedra import game_kernel, words
 from palestra.games.polyhedra.newton import (
     Reduction,
@@ -150,7 +149,7 @@ class PolyhedraConfig(TensorGameConfig):
         ConfigError.require_none(errors)
         return self
 
-    def build(self, device: torch.device, kernel: Kernel) -> "PolyhedraGame":
+    def make(self, device: torch.device, kernel: Kernel) -> "PolyhedraGame":
         return PolyhedraGame(self, device, kernel)
 
     def misfit(self, other: GameConfig) -> ConfigErrorItem | None:
@@ -226,7 +225,6 @@ class PolyhedraGame(TensorGame):
             "host": {"points": points},
             "agent": {"points": points, "coords": Space((n,), torch.float32, padded=False)},
         }
-        self.observation_transform = make_transform(config.observation, self.spaces, device)
         self.boards = None if config.initial_points is None else self._reduced_boards(config.initial_points)
 
     def _reduced_boards(self, boards: list[list[list[int]]]) -> Tensor:
