@@ -2,7 +2,9 @@
 
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,22 @@ TOLERANCE = 1e-4  # of numbers in an action, and of the values of two choices: k
 
 class ExportError(RuntimeError):
     """The player cannot be exported, or the exported file does not act as the player does."""
+
+
+@contextmanager
+def new_folder(folder: Path, what: str) -> Iterator[None]:
+    """A context in which a new folder is filled, and that removes it again if it is left by an exception.
+
+    what: is exported into it. Raises ExportError if the folder exists.
+    """
+    if folder.exists():
+        raise ExportError(f"{folder} exists already; move it away or delete it, to export the {what} again")
+    folder.mkdir(parents=True)
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
 
 
 def write_program(

@@ -9,7 +9,6 @@ model's outputs.
 import io
 import json
 import logging
-import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, suppress
@@ -33,6 +32,7 @@ from palestra.run.export_files import (
     entry_of,
     example_of,
     free_names,
+    new_folder,
     write_onnx,
     write_program,
 )
@@ -61,25 +61,20 @@ def export_model(
     Gives for each file the number of items for which its outputs were compared with the model's. tell: called with a
     line before what takes long. Raises ExportError, also if the folder exists, ConfigError for data that are not there.
     """
-    if folder.exists():
-        raise ExportError(f"{folder} exists already; move it away or delete it, to export the model again")
     module = Forward(loaded.model)
-    with torch.no_grad(), warnings.catch_warnings():
+    with new_folder(folder, "model"), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's exporters warn about their internals
         data, batches = _batches(loaded, module)
         rows = {"rows": data.described()} if isinstance(data, RowsData) else {}
-        folder.mkdir(parents=True)
         logging.getLogger("torch.fx.experimental.symbolic_shapes").setLevel(logging.ERROR)
         try:
             return _write(loaded, module, batches, rows, folder, tell if onnx else None)
-        except BaseException as error:
-            shutil.rmtree(folder)
-            if isinstance(error, Exception) and not isinstance(error, ExportError):
-                why = RuntimeError(str(error).partition("\n")[0]).with_traceback(
-                    error.__traceback__
-                )  # torch adds pages
-                raise ExportError(f"{type(loaded.model).__name__} cannot be exported: {failure(why)}") from error
+        except ExportError:
             raise
+        except Exception as error:
+            first_line = str(error).partition("\n")[0]  # torch adds pages
+            why = failure(RuntimeError(first_line).with_traceback(error.__traceback__))
+            raise ExportError(f"{type(loaded.model).__name__} cannot be exported: {why}") from error
 
 
 def _batches(loaded: StoredModel, module: nn.Module) -> tuple[Any, list[Any]]:

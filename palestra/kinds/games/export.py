@@ -8,7 +8,6 @@ and comes out last. `policy.json` has the names, shapes and types. The files are
 """
 
 import json
-import shutil
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -22,7 +21,7 @@ from torch.export import ExportedProgram
 from palestra.algorithms.parts.exported import DeterministicRecurrent
 from palestra.games.game import Game, Outside, TensorGame
 from palestra.games.policy import Memory, Policy
-from palestra.games.spaces import ActionSpace, Box, MultiDiscrete
+from palestra.games.spaces import ActionSpace, Box
 from palestra.games.spaces_game import SpacesGame
 from palestra.games.world import WorldGame
 from palestra.players import make_script
@@ -34,6 +33,7 @@ from palestra.run.export_files import (
     entry_of,
     example_of,
     free_names,
+    new_folder,
     write_onnx,
     write_program,
 )
@@ -87,22 +87,14 @@ def export_player(
     """
     assert player.algorithm is not None
     assert player.game is not None
-    if folder.exists():
-        raise ExportError(f"{folder} exists already; move it away or delete it, to export the player again")
-    try:
-        role = player.role_of(role)
-    except ValueError as error:
-        raise ExportError(str(error)) from error
-    module = player.algorithm.module()
-    with warnings.catch_warnings():
+    with new_folder(folder, "player"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's exporters warn about their internals
-        decisions = decisions_of(player, role, module)
-        folder.mkdir(parents=True)
         try:
-            return _write(module, player, role, decisions, folder, onnx, tell)
-        except BaseException:
-            shutil.rmtree(folder)
-            raise
+            role = player.role_of(role)
+        except ValueError as error:
+            raise ExportError(str(error)) from error
+        module = player.algorithm.module()
+        return _write(module, player, role, decisions_of(player, role, module), folder, onnx, tell)
 
 
 def _write(
@@ -268,8 +260,7 @@ def compare(act: Act, decisions: list[Decision], space: ActionSpace, outside: Ou
         if isinstance(space, Box):
             near = (theirs - ours).abs() <= TOLERANCE
         else:
-            nums = space.nums if isinstance(space, MultiDiscrete) else (space.num,)
-            parts = zip(values.split(list(nums), dim=1), _columns(theirs), _columns(ours), strict=True)
+            parts = zip(space.split(values), _columns(theirs), _columns(ours), strict=True)
             near = torch.cat(
                 [(part.gather(1, one) - part.gather(1, two)).abs() <= TOLERANCE for part, one, two in parts], dim=1
             )
