@@ -26,16 +26,7 @@ from palestra.data.rows import RowsData
 from palestra.kinds.data.config import TRAIN
 from palestra.kinds.data.models import StoredModel, named_tensors
 from palestra.models.labelled import LABEL
-from palestra.run.export_files import (
-    TOLERANCE,
-    ExportError,
-    entry_of,
-    example_of,
-    free_names,
-    new_folder,
-    write_onnx,
-    write_program,
-)
+from palestra.run.export_files import TOLERANCE, ExportError, entry_of, example_of, exporting, write_onnx, write_program
 from palestra.storage.disk import write_bytes
 from palestra.storage.stored_files import to_json
 
@@ -62,7 +53,7 @@ def export_model(
     line before what takes long. Raises ExportError, also if the folder exists, ConfigError for data that are not there.
     """
     module = Forward(loaded.model)
-    with new_folder(folder, "model"), torch.no_grad(), warnings.catch_warnings():
+    with exporting(folder, "model"), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's exporters warn about their internals
         data, batches = _batches(loaded, module)
         rows = {"rows": data.described()} if isinstance(data, RowsData) else {}
@@ -136,17 +127,9 @@ def _write(
     if tell is not None:
         path = folder / "model.onnx"
         tell(f"writing {path} with torch's ONNX exporter; this takes some ten seconds")
-        names = list(free_names(inputs, outputs).values())
-        session, names = write_onnx(program, names, list(outputs), path, num_movable=len(names))
-        wanted = [entry.name for entry in session.get_inputs()]
-
-        def run(batch: Any) -> list[Tensor]:
-            given = dict(zip(names, pytree.tree_leaves(batch), strict=True))
-            found = session.run(list(outputs), {name: given[name].numpy() for name in wanted})
-            return [torch.from_numpy(each) for each in found]
-
-        description |= {"onnx_inputs": wanted, "onnx_names": dict(zip(inputs, names, strict=True))}
-        checked[path.name] = _compare(run, module, batches, path)
+        run, names = write_onnx(program, list(inputs), (), list(outputs), path)
+        description |= names
+        checked[path.name] = _compare(lambda batch: run(pytree.tree_leaves(batch)), module, batches, path)
     write_bytes(folder / "model.json", to_json(description).encode())
     return checked
 

@@ -12,7 +12,7 @@ import torch
 from palestra.config import trusting
 from palestra.config.own_modules import using_nothing_outside
 from palestra.run.checkpoints import Checkpoints
-from palestra.run.export_files import ExportError, new_folder
+from palestra.run.export_files import ExportError, exporting
 from palestra.run.kinds import read_stored_config
 from palestra.storage.run_folder import RunFolder
 from palestra.text.models.extra import library
@@ -62,7 +62,7 @@ def export_text_player(player: TextPlayer, folder: Path) -> int:
 
     Raises ExportError, also if the folder exists.
     """
-    with new_folder(folder, "player"):
+    with exporting(folder, "player"):
         game = player.game
         first = game.a_long_dialogue(0)[0]
         prompts = cycle([game.prompt(first, role) for role in first.turns()])
