@@ -72,7 +72,7 @@ def load_replay(buffer: SavedBuffer, path: str | Path) -> None:
     file differs from what was written; the buffer may then hold some of the rows.
     """
     folder = Folder(Path(path))
-    facts = stored_files.checked_entry(stored_files.read_json(folder, FACTS), f"{path}/{FACTS}", ReplayFacts)
+    facts = stored_files.read_entry(folder, FACTS, ReplayFacts, f"{path}/{FACTS}")
     expected, got = (facts.kind, facts.capacity), (type(buffer).__name__, buffer.capacity)
     if expected != got:
         raise ValueError(f"expected a {expected[0]} of capacity {expected[1]}, as the saved one, got {got}")
