@@ -18,7 +18,6 @@ from torch import Tensor
 from palestra.config import ConfigError, ConfigErrorItem, PositiveInt
 from palestra.games.config import TensorGameConfig
 from palestra.games.game import Kernel, Moved, Observation, State, TensorGame
-from palestra.games.normalization import make_transform
 from palestra.games.spaces import Discrete, Space
 from palestra.games.trace import PictureStyle, Scene, Storyboard, Trace
 from palestra.runtime.scores import declared_returns
@@ -32,7 +31,7 @@ class BoardConfig(TensorGameConfig):
 
     usual_run: ClassVar = {"roles": {"first": "player", "second": "player"}}
 
-    def build(self, device: torch.device, kernel: Kernel) -> "BoardGame":
+    def make(self, device: torch.device, kernel: Kernel) -> "BoardGame":
         return BoardGame(self, device)
 
     def usual_rounds(self: Any) -> int:
@@ -113,7 +112,6 @@ class BoardGame(TensorGame):
         num_actions = len(self.reached)
         self.action_spaces = dict.fromkeys(self.roles, Discrete(num_actions))
         self.spaces = {role: {"stones": Space((2, M, N), torch.float32, padded=False)} for role in self.roles}
-        self.observation_transform = make_transform(config.observation, self.spaces, device)
 
     def reset(self, keys: Tensor) -> State:
         return {name: torch.zeros_like(keys) for name in ("first", "second", "mover")}

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import torch
 
 from palestra.config import Config, ConfigErrorItem
-from palestra.games.game import Game, Kernel
-from palestra.games.normalization import UNCHANGED, ObservationConfig
+from palestra.games.game import Game, Kernel, TensorGame
+from palestra.games.normalization import UNCHANGED, ObservationConfig, make_transform
 from palestra.runtime.scores import DeclaredScore
 
 MOST_ROUNDS = 1000  # of a game that may go on for ever
@@ -95,7 +95,7 @@ class GameConfig(Config):
 
 
 class TensorGameConfig(GameConfig):
-    """Base of the configs of palestra's tensor games, which pass `observation` on to `make_transform`."""
+    """Base of the configs of palestra's tensor games. Must be implemented: `make`."""
 
     observation: ObservationConfig
     """what is done with observations before players get them, for each role by statistics of its own; sets are only
@@ -105,6 +105,15 @@ class TensorGameConfig(GameConfig):
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         fields = cls.__pydantic_fields__  # last, after the rules
         fields["observation"] = fields.pop("observation")
+
+    def make(self, device: torch.device, kernel: Kernel) -> TensorGame:
+        """Make the rules alone. Arguments and errors as of `build`."""
+        raise NotImplementedError
+
+    def build(self, device: torch.device, kernel: Kernel) -> TensorGame:
+        game = self.make(device, kernel)
+        game.observation_transform = make_transform(self.observation, game.spaces, device)
+        return game
 
 
 class NotDeclared(Exception):

@@ -15,7 +15,6 @@ from torch.nn.functional import one_hot, pad
 from palestra.config import NonNegativeFloat, PositiveInt
 from palestra.games.config import TensorGameConfig
 from palestra.games.game import Kernel, Moved, Observation, State, TensorGame
-from palestra.games.normalization import make_transform
 from palestra.games.spaces import Discrete, Space
 from palestra.randomness import random_integers
 
@@ -35,7 +34,7 @@ class HarvestConfig(TensorGameConfig):
     usual: ClassVar[dict[str, Any]] = {"num_farmers": 2, "num_kinds": 4, "num_rounds": 2, "luck": 20.0}
     usual_run: ClassVar = {"trainer": "together"}
 
-    def build(self, device: torch.device, kernel: Kernel) -> "HarvestGame":
+    def make(self, device: torch.device, kernel: Kernel) -> "HarvestGame":
         return HarvestGame(self, device)
 
 
@@ -64,7 +63,6 @@ class HarvestGame(TensorGame):
         self.spaces = {role: {"seen": Space((K + 1,), torch.float32, padded=False)} for role in self.roles}
         self.critic_spaces = {role: {"weather": Space((T, R, K), torch.float32, padded=False)} for role in self.roles}
         self.action_spaces = {role: Discrete(K) for role in self.roles}
-        self.observation_transform = make_transform(config.observation, self.spaces, device)
 
     def reset(self, keys: Tensor) -> State:
         T, R = self.config.num_rounds, self.config.num_farmers

@@ -13,7 +13,6 @@ from torch.nn.functional import one_hot
 from palestra.config import ConfigError, ConfigErrorItem, PositiveInt
 from palestra.games.config import TensorGameConfig
 from palestra.games.game import Kernel, Moved, Observation, State, TensorGame
-from palestra.games.normalization import make_transform
 from palestra.games.spaces import Discrete, Space
 from palestra.runtime.scores import DeclaredScore, declared_returns
 
@@ -48,7 +47,7 @@ class MatrixConfig(TensorGameConfig):
         ConfigError.require_none(errors)
         return self
 
-    def build(self, device: torch.device, kernel: Kernel) -> "MatrixGame":
+    def make(self, device: torch.device, kernel: Kernel) -> "MatrixGame":
         return MatrixGame(self, device)
 
 
@@ -75,7 +74,6 @@ class MatrixGame(TensorGame):
         self.action_spaces = {role: Discrete(num) for role, num in zip(self.roles, self.nums, strict=True)}
         size = sum(self.nums) + 1
         self.spaces = {role: {"seen": Space((size,), torch.float32, padded=False)} for role in self.roles}
-        self.observation_transform = make_transform(config.observation, self.spaces, device)
 
     @property
     def declared_scores(self) -> tuple[DeclaredScore, ...]:

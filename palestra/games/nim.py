@@ -14,7 +14,6 @@ from torch import Tensor
 from palestra.config import PositiveInt
 from palestra.games.config import TensorGameConfig
 from palestra.games.game import Kernel, Moved, Observation, State, TensorGame
-from palestra.games.normalization import make_transform
 from palestra.games.spaces import Discrete, Space
 from palestra.randomness import random_integers
 from palestra.runtime.scores import declared_returns
@@ -31,7 +30,7 @@ class NimConfig(TensorGameConfig):
     max_stones: PositiveInt
     """a new heap has 0 to this many stones, at random"""
 
-    def build(self, device: torch.device, kernel: Kernel) -> "NimGame":
+    def make(self, device: torch.device, kernel: Kernel) -> "NimGame":
         return NimGame(self, device)
 
 
@@ -55,7 +54,6 @@ class NimGame(TensorGame):
         H, M = config.num_heaps, config.max_stones
         self.action_spaces = dict.fromkeys(self.roles, Discrete(H * M))
         self.spaces = {role: {"heaps": Space((H, M + 1), torch.float32, padded=False)} for role in self.roles}
-        self.observation_transform = make_transform(config.observation, self.spaces, device)
         self.stones = torch.arange(1, M + 1, device=device)
         self.num_starts = (M + 1) ** H if H * (M + 1).bit_length() < 64 else (1 << 63) - 1  # or more
 

@@ -14,7 +14,6 @@ from palestra.games.config import TensorGameConfig
 from palestra.games.game import Kernel, Moved, Observation, State, TensorGame
 from palestra.games.gymnasium.game import GymnasiumGame
 from palestra.games.gymnasium.spaces import told_channels
-from palestra.games.normalization import make_transform
 from palestra.games.spaces import ActionSpace, Box, Discrete, MultiDiscrete, Space
 from palestra.randomness import fold, random_floats, world_keys
 
@@ -96,7 +95,7 @@ class SpacesConfig(TensorGameConfig):
     always_legal: bool
     """whether every action is always legal; false: recorded play says which are"""
 
-    def build(self, device: torch.device, kernel: Kernel) -> "SpacesGame":
+    def make(self, device: torch.device, kernel: Kernel) -> "SpacesGame":
         return SpacesGame(self, device)
 
 
@@ -114,7 +113,6 @@ class SpacesGame(TensorGame):
             for role, each in config.roles.items()
         }
         self.action_spaces = {role: each.action.build() for role, each in config.roles.items()}
-        self.observation_transform = make_transform(config.observation, self.spaces, device)
 
     def _refuse(self) -> NoReturn:
         message = "expected a game that can be played, got 'spaces', which says what roles observe and do, and no rules"

@@ -42,6 +42,8 @@ def try_game(game: TensorGame, num_moves: int) -> list[ConfigErrorItem]:
     Every call is made twice, and once more for one of the worlds alone: the results must be the same. num_moves: how
     many moves are played. The global random state is restored afterwards.
     """
+    if faults := faults_of_roles(game):
+        return faults
     tryout = TryOut(game)
     with restored_global_states(), torch.no_grad(), suppress(CannotGoOn):
         tryout.play(num_moves)
@@ -124,9 +126,6 @@ class TryOut(CheckedCalls):
     def check_attributes(self) -> None:
         """Check that the attributes that must be set are there, and have the right types."""
         game, num = self.game, len(self.faults)
-        if faults_of_roles(game):
-            self.fault("roles", "a tuple of different names", repr(getattr(game, "roles", None)))
-            raise CannotGoOn
         roles = game.roles
         for name, kind, fits_role in (
             ("spaces", "Space, by name", lambda value: is_mapping_to(value, Space) and value),

@@ -6,24 +6,13 @@ from statistics import fmean
 from typing import Any
 
 from palestra.config import under
-from palestra.recording.results import (
-    UNKNOWN,
-    PairResult,
-    Seat,
-    as_float,
-    counted_by,
-    names_of_pairing,
-    num_text,
-    rating_interval_text,
-    ratings_of,
-    score_text,
-)
+from palestra.recording import results
 from palestra.report.blocks import Block, Cell, Heading, Note, Section, Table, count, number, scored
 from palestra.report.groups import Group, Standing, cut, mean_score, standings_of
 from palestra.report.reading import count_in
 from palestra.runtime.scores import Estimate
 
-Seats = tuple[Seat, ...]
+Seats = tuple[results.Seat, ...]
 
 
 def evaluations_section(groups: Sequence[Group]) -> Section:
@@ -48,19 +37,19 @@ def evaluations_section(groups: Sequence[Group]) -> Section:
 def counted_in_runs(groups: Sequence[Group]) -> str:
     """Say what the evaluations of runs count: games, items, or both."""
     evaluations = (each.evaluation for group in groups for run in group.runs for each in run.evaluated)
-    return counted_by(pair for evaluation in evaluations for pair in evaluation.pairs)
+    return results.counted_by(pair for evaluation in evaluations for pair in evaluation.pairs)
 
 
 def evaluation_names(groups: Sequence[Group]) -> list[str]:
     return list(dict.fromkeys(each.evaluation.name for group in groups for run in group.runs for each in run.evaluated))
 
 
-def pairings(groups: Sequence[Group], name: str, learned: bool = True) -> Iterator[tuple[Seats, PairResult]]:
+def pairings(groups: Sequence[Group], name: str, learned: bool = True) -> Iterator[tuple[Seats, results.PairResult]]:
     """Yield the pairings of an evaluation, each with its last result in the first run that has one.
 
     learned: those in which a player learns; False: those in which none does.
     """
-    found: dict[Seats, PairResult] = {}
+    found: dict[Seats, results.PairResult] = {}
     for group in groups:
         for seats, standings in _standings(group, name).items():
             found.setdefault(seats, standings[0].last)
@@ -82,7 +71,7 @@ def _evaluation(group: Group, name: str, standings: Mapping[Seats, list[Standing
     at = f", at opt step {' or '.join(f'{step:,}' for step in steps)}" if len(steps) <= 3 else ", at the last opt steps"
     at = at if steps else ""  # where nobody learns
     changed = [each for found in standings.values() for each in found if each.first is not each.last]
-    then, now = num_text(each.first for each in changed), num_text(each.last for each in changed)
+    then, now = results.num_text(each.first for each in changed), results.num_text(each.last for each in changed)
     of_first = "" if then == now else f", of {then} a pairing where the last one has {now}"
     if len(group.runs) == 1:
         before = f", before is the first evaluation{of_first}" if steps else ""
@@ -102,14 +91,16 @@ def _evaluation(group: Group, name: str, standings: Mapping[Seats, list[Standing
     yield from filter(None, (_cross_table(standings), _ratings(group, name)))
 
 
-def _head_of_one(examples: Sequence[PairResult], before: bool) -> list[str]:
+def _head_of_one(examples: Sequence[results.PairResult], before: bool) -> list[str]:
     measures = _wanted(examples[0]) if examples else []
     figures = [f"{measure} before" for measure in measures] if before else []
     counted = {pair.counted for pair in examples} - {"games"} or ("IQM of returns", "length", "games", "cut off")
     return ["pairing", *measures, *figures, *counted]
 
 
-def _row_of_one(pair: PairResult, raw: Mapping[str, Any], first: PairResult | None = None) -> list[Cell]:
+def _row_of_one(
+    pair: results.PairResult, raw: Mapping[str, Any], first: results.PairResult | None = None
+) -> list[Cell]:
     measures = _wanted(pair)
     before = []
     if first is not None:
@@ -121,14 +112,14 @@ def _row_of_one(pair: PairResult, raw: Mapping[str, Any], first: PairResult | No
         return [*scores, count(pair.num)]
     return [
         *scores,
-        Cell("-" if None in iqms else ", ".join(map(score_text, iqms))),
-        number(as_float(under(raw, "statistics", "episode_length", "mean"))),
-        Cell(num_text([pair])) if pair.distinct else count(pair.num),
+        Cell("-" if None in iqms else ", ".join(map(results.score_text, iqms))),
+        number(results.as_float(under(raw, "statistics", "episode_length", "mean"))),
+        Cell(results.num_text([pair])) if pair.distinct else count(pair.num),
         count(pair.truncated),
     ]
 
 
-def _wanted(pair: PairResult) -> list[str]:
+def _wanted(pair: results.PairResult) -> list[str]:
     """Return the scores that mean something to some role, each a column; the section on scores has the others."""
     return [name for name in pair.scores if pair.declared[name].high_for or pair.declared[name].low_for]
 
@@ -153,7 +144,7 @@ def pairing_text(seats: Seats) -> str:
 
     If there are several players, a star marks those that learn.
     """
-    return names_of_pairing(f"{seat.player}{'*' if seat.learns and len(seats) > 1 else ''}" for seat in seats)
+    return results.names_of_pairing(f"{seat.player}{'*' if seat.learns and len(seats) > 1 else ''}" for seat in seats)
 
 
 # ---- who meets whom ------------------------------------------------------------------------------------
@@ -171,12 +162,12 @@ def _cross_table(standings: Mapping[Seats, Sequence[Standing]]) -> Table | None:
     rows = [
         [
             Cell(_player_text(row)),
-            *(heat_cell(scores.get((row, column), UNKNOWN).value, low, high) for column in second),
+            *(heat_cell(scores.get((row, column), results.UNKNOWN).value, low, high) for column in second),
         ]
         for row in first
     ]
     measure = next(iter(standings.values()))[0].last.measure
-    colours = f"from {score_text(low)} (pale) to {score_text(high)} (full)"
+    colours = f"from {results.score_text(low)} (pale) to {results.score_text(high)} (full)"
     caption = f"Who meets whom: {measure}, {colours}; {first[0].role} in rows, {second[0].role} in columns."
     if any(seat.learns for seat in (*first, *second)):
         caption += " * trained in the run."
@@ -193,10 +184,10 @@ def heat_cell(value: float, low: float, high: float) -> Cell:
     """Make the cell of a score, coloured by its place between the ends of colours; "-" for one that is not finite."""
     if not math.isfinite(value):
         return Cell("-")
-    return Cell(score_text(value), value, heat=(value - low) / (high - low) if high > low else 0.5)
+    return Cell(results.score_text(value), value, heat=(value - low) / (high - low) if high > low else 0.5)
 
 
-def _player_text(seat: Seat) -> str:
+def _player_text(seat: results.Seat) -> str:
     return f"{seat.player}*" if seat.learns else seat.player
 
 
@@ -204,7 +195,7 @@ def _ratings(group: Group, name: str) -> Table | None:
     """Make a table of the ratings in each run's last evaluation that has them, as means over the runs."""
     found: dict[tuple[str, str], list[Estimate]] = {}
     for run in group.runs:
-        by_time = [ratings for each in run.results(name) if (ratings := ratings_of(each.record))]
+        by_time = [ratings for each in run.results(name) if (ratings := results.ratings_of(each.record))]
         for seat, rating in by_time[-1].items() if by_time else ():
             found.setdefault(seat, []).append(rating)
     if not found:
@@ -212,7 +203,7 @@ def _ratings(group: Group, name: str) -> Table | None:
     scores = {seat: mean_score(ratings) for seat, ratings in found.items()}
     roles = list(dict.fromkeys(role for role, _ in scores))
     rows = [
-        [Cell(player), Cell(role), Cell(f"{each.value:+.0f}", each.value, rating_interval_text(each))]
+        [Cell(player), Cell(role), Cell(f"{each.value:+.0f}", each.value, results.rating_interval_text(each))]
         for (role, player), each in sorted(scores.items(), key=lambda item: (roles.index(item[0][0]), -item[1].value))
     ]
     caption = "Ratings on the scale of Elo, the mean of all being 0: 400 points are odds of ten to one."

@@ -32,16 +32,7 @@ from palestra.report.sweep_figures import (
     paint_trial_curves,
     paint_values,
 )
-from palestra.report.sweep_reading import (
-    Axis,
-    SweepData,
-    TrialData,
-    best_text,
-    finite,
-    objective_text,
-    point_text,
-    trial_curves,
-)
+from palestra.report.sweep_reading import Axis, SweepData, TrialData, finite, objective_text, trial_curves
 from palestra.storage.disk import write_file
 from palestra.sweeps.config import SweepConfig
 from palestra.sweeps.naming import parameter_text
@@ -59,7 +50,7 @@ def write_sweep_report(path: Path, out: Path | None) -> Path:
     line = f"A sweep over {', '.join(data.bases)} for the {_wanted(data.config)}: {data.counts_text}."
     sections = [_overview(data), *figure_sections(data, Figures()), _trials_section(data), _setting_section(data)]
     page = out or path / "report.html"
-    write_file(page, render_sections(path.resolve().name, [line, best_text(data)], sections))
+    write_file(page, render_sections(path.resolve().name, [line, data.best_text], sections))
     return page
 
 
@@ -83,7 +74,7 @@ def _overview(data: SweepData) -> Section:
     if (best := data.best) is not None:
         entries |= {
             "best trial": f"{best.number}, with {data.config.objective.measure} {objective_text(best.value)}",
-            "its point": point_text(data, best),
+            "its point": data.point_text(best),
             f"to train {'it' if best.parent is None else 'its keys from the start'}": "palestra train "
             + shlex.quote(str(data.path / "best.yml")),
         }
@@ -293,7 +284,7 @@ def _values_section(data: SweepData, figures: Figures) -> Section:
     chosen |= {trial.number for trial in thinned(others, MOST_DOTS)}
     shown = [trial for trial in data.trials if trial.number in chosen]
     measure = data.config.objective.measure
-    text = f"{measure} of each trial in the order of trials, and the best so far. {best_text(data)}"
+    text = f"{measure} of each trial in the order of trials, and the best so far. {data.best_text}"
     paint = partial(paint_values, data=data, trials=shown, values=values)
     grid = FigureGrid([figures.draw("Value of each trial", text, paint, WIDE)], is_wide=True)
     lines = [
@@ -319,7 +310,7 @@ def _lineage_section(data: SweepData, figures: Figures) -> Iterator[Section]:
     ]
     head = ["generation", "trial", measure, *(data.labels[key] for key in keys)]
     table = Table(f"From where trial {data.best.number}, the best one, comes.", head, rows)
-    text = f"{measure} of trials over generations, with a line from each to those that branch off it. {best_text(data)}"
+    text = f"{measure} of trials over generations, with a line from each to those that branch off it. {data.best_text}"
     paint = partial(paint_lineage, lineages=lineages, measure=measure, values=values)
     note = ["The bold line leads to the best trial.", *_limits(data, values, len(shown))]
     grid = FigureGrid([figures.draw("Values over generations", text, paint, WIDE)], is_wide=True)
@@ -357,7 +348,7 @@ def _parallel_section(data: SweepData, axes: Sequence[Axis], values: ValueRange,
     if not data.ranked or not axes:
         return Section("parallel", "Parallel coordinates", [Note(NOTHING)])
     shown = _chosen(data.ranked, MOST_LINES)
-    text = f"A line for each trial across {', '.join(axis.label for axis in axes)}, to its value. {best_text(data)}"
+    text = f"A line for each trial across {', '.join(axis.label for axis in axes)}, to its value. {data.best_text}"
     paint = partial(paint_parallel, data=data, axes_shown=axes, trials=shown, values=values)
     drawn = figures.draw("Trials across the space", text, paint, (max(7.2, 1.25 * (len(axes) + 1)), 3.4))
     grid = FigureGrid([drawn], is_wide=True, is_full=len(axes) > MOST_AXES_WIDE)

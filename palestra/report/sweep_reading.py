@@ -20,22 +20,10 @@ from palestra.run.base import BaseRunConfig
 from palestra.run.branching import Change, tree_differences
 from palestra.run.kinds import read_config
 from palestra.storage.disk import Folder, RunFolderError
+from palestra.sweeps import outcomes
 from palestra.sweeps.config import SweepConfig
 from palestra.sweeps.folder import SweepFolder
 from palestra.sweeps.naming import point_texts, short_keys, short_value
-from palestra.sweeps.outcomes import (
-    VALUES,
-    best_of,
-    counts_of,
-    counts_text,
-    is_number,
-    lineage_of,
-    parent_of,
-    place_of,
-    state_of,
-    unit_of,
-    why_of,
-)
 from palestra.sweeps.pruning import MedianConfig, SuccessiveHalvingConfig
 from palestra.sweeps.seed_runs import Watched
 from palestra.sweeps.space import BASE, ChoiceConfig, DimensionConfig, IntegerConfig, LogConfig
@@ -95,13 +83,14 @@ class TrialData:
     """
 
     def __init__(self, trial: FrozenTrial, folder_id: str) -> None:
-        self.stored, self.number, self.place, self.state = trial, trial.number, place_of(trial), state_of(trial)
-        self.parent = parent_of(trial)
+        self.stored, self.number = trial, trial.number
+        self.place, self.state = outcomes.place_of(trial), outcomes.state_of(trial)
+        self.parent = outcomes.parent_of(trial)
         self.point: Mapping[str, Any] = trial.params
         self.value = as_float(trial.value) if self.state == "succeeded" else math.nan
         self.reported = dict(sorted(trial.intermediate_values.items()))
-        self.by_seed = {seed: as_float(value) for seed, value in trial.user_attrs.get(VALUES, {}).items()}
-        self.counts, self.why = counts_of(trial), why_of(trial)
+        self.by_seed = {seed: as_float(value) for seed, value in trial.user_attrs.get(outcomes.VALUES, {}).items()}
+        self.counts, self.why = outcomes.counts_of(trial), outcomes.why_of(trial)
         self.is_here = trial.user_attrs.get("folder") == folder_id
 
     def text(self, key: str) -> str:
@@ -127,7 +116,7 @@ class SweepData:
             except ConfigError as error:
                 raise RunFolderError(f"{folder.config} differs from what was written:\n{error}") from error
         trials = read_trials(folder, self.config.storage, load_yaml(self.config_text))
-        best = best_of(trials, self.config.objective.goal)
+        best = outcomes.best_of(trials, self.config.objective.goal)
         self.trials = [TrialData(trial, folder.id) for trial in trials]
         names = [Path(name).stem for name in self.config.base]
         self.bases = {name: _mapping(folder.bases, f"{name}.yml", self.faults) for name in names}
@@ -152,7 +141,7 @@ class SweepData:
     def lineage_of(self, trial: TrialData) -> list[TrialData]:
         """Return the trial after all from which it comes, the first one first."""
         known = {each.number: each for each in self.trials}
-        return [known[each.number] for each in lineage_of(trial.stored, [each.stored for each in self.trials])]
+        return [known[each.number] for each in outcomes.lineage_of(trial.stored, [each.stored for each in self.trials])]
 
     def base_of(self, trial: TrialData) -> str:
         """Return the name of the base of a trial."""
@@ -170,12 +159,27 @@ class SweepData:
     @property
     def unit(self) -> str:
         """The unit in which the sweep counts."""
-        return unit_of(getattr(self.config.budget.total, "unit", None), (trial.counts for trial in self.trials))
+        return outcomes.unit_of(
+            getattr(self.config.budget.total, "unit", None), (trial.counts for trial in self.trials)
+        )
 
     @property
     def counts_text(self) -> str:
         """How many trials there are, and how many in each state, in words."""
-        return counts_text([trial.state for trial in self.trials])
+        return outcomes.counts_text([trial.state for trial in self.trials])
+
+    def point_text(self, trial: TrialData) -> str:
+        """Return the point of a trial, as "learning_rate 0.0003, gamma 0.99"."""
+        texts = [f"{self.labels.get(key, key)} {text}" for key, text in point_texts(trial.stored).items()]
+        return ", ".join(texts) or "nothing searched"
+
+    @property
+    def best_text(self) -> str:
+        """The best trial, named in a sentence."""
+        if self.best is None:
+            return "No trial has succeeded so far."
+        value, point = objective_text(self.best.value), self.point_text(self.best)
+        return f"The best trial so far is {self.best.number} with {value}: {point}."
 
     @cached_property
     def best_edges(self) -> dict[str, str]:
@@ -199,29 +203,15 @@ def _edge(dimension: DimensionConfig, value: Any) -> str | None:
     A number of a range lies at an edge where only EDGE of the range lies beyond. A dimension that has nothing but edges
     gives None.
     """
-    if not is_number(value):
+    if not outcomes.is_number(value):
         return None
     if isinstance(dimension, ChoiceConfig):
-        is_range = len(dimension.values) > 2 and all(map(is_number, dimension.values))
+        is_range = len(dimension.values) > 2 and all(map(outcomes.is_number, dimension.values))
         return {min(dimension.values): "lower", max(dimension.values): "upper"}.get(value) if is_range else None
     if dimension.high - dimension.low < 2 * (getattr(dimension, "step", None) or 0):
         return None
     share = Axis.of("", "", dimension).share(value)
     return "lower" if share <= EDGE else "upper" if share >= 1 - EDGE else None
-
-
-def point_text(data: SweepData, trial: TrialData) -> str:
-    """Return the point of a trial, as "learning_rate 0.0003, gamma 0.99"."""
-    texts = [f"{data.labels.get(key, key)} {text}" for key, text in point_texts(trial.stored).items()]
-    return ", ".join(texts) or "nothing searched"
-
-
-def best_text(data: SweepData) -> str:
-    """Name the best trial in a sentence."""
-    if data.best is None:
-        return "No trial has succeeded so far."
-    value, point = objective_text(data.best.value), point_text(data, data.best)
-    return f"The best trial so far is {data.best.number} with {value}: {point}."
 
 
 def objective_text(value: float) -> str:

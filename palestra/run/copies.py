@@ -24,9 +24,8 @@ from palestra.storage.stored_files import (
     DamagedError,
     Entry,
     StoredFile,
-    checked_entry,
     read_checked,
-    read_json,
+    read_entry,
     tensors_in,
     tensors_to_bytes,
     to_json,
@@ -157,7 +156,7 @@ def find_copy(folder: Folder | None, name: str, origin: Origin) -> Copy | None:
     """
     if folder is None or folder.kind(facts := _files_of(name)[2]) is None:
         return None
-    found = checked_entry(read_json(folder, facts), facts, CopyFacts)
+    found = read_entry(folder, facts, CopyFacts)
     return Copy(folder, name, found) if found.origin == origin else None
 
 

@@ -2,7 +2,9 @@
 
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,22 @@ TOLERANCE = 1e-4  # of numbers in an action, and of the values of two choices: k
 
 class ExportError(RuntimeError):
     """The player cannot be exported, or the exported file does not act as the player does."""
+
+
+@contextmanager
+def exporting(folder: Path, what: str) -> Iterator[None]:
+    """A context in which a new folder is filled, and that removes it again if it is left by an exception.
+
+    what: is exported into it. Raises ExportError if the folder exists.
+    """
+    if folder.exists():
+        raise ExportError(f"{folder} exists already; move it away or delete it, to export the {what} again")
+    folder.mkdir(parents=True)
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
 
 
 def write_program(
@@ -33,12 +51,12 @@ def write_program(
 
 
 def write_onnx(
-    program: ExportedProgram, inputs: Sequence[str], outputs: Sequence[str], path: Path, num_movable: int
-) -> tuple[Any, list[str]]:
-    """Write a program as an ONNX file; returns a session of ONNX Runtime, and the names of its inputs.
+    program: ExportedProgram, entries: Sequence[str], others: Sequence[str], outputs: Sequence[str], path: Path
+) -> tuple[Callable[[Iterable[Tensor]], list[Tensor]], dict[str, Any]]:
+    """Write a program as an ONNX file; returns what computes its outputs, and what the description says of its inputs.
 
-    What the outputs do not depend on is no input of the file. inputs: their names; of the first `num_movable`, one that
-    the file needs for something else gets another name. Raises ExportError without the extra.
+    entries, others: the names of the inputs; an entry keeps its own name if ONNX takes it and nothing else in the file
+    has it. What the outputs do not depend on is no input of the file. Raises ExportError without the extra.
     """
     try:
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns of operators that are not used
@@ -46,17 +64,26 @@ def write_onnx(
         import onnxscript  # noqa: F401 (torch's exporter needs it, and says so less clearly)
     except ImportError as error:
         raise ExportError(f"{error}; ONNX needs an extra: pip install 'palestra[onnx]'") from error
+    inputs = [*free_names(entries, {*others, *outputs}).values(), *others]
     written: Any = torch.onnx.export(program, input_names=inputs, output_names=outputs, dynamo=True, verbose=False)
     graph = written.model.graph
     inner = {value.name for node in graph for value in node.outputs} | {*graph.initializers}
     names = list(inputs)
-    for place in range(num_movable):
+    for place in range(len(entries)):
         names[place] = other_than(names[place], inner | {*names[:place], *names[place + 1 :]})
     renamed = dict(zip(inputs, names, strict=True))
     for value in graph.inputs:
         value.name = renamed[value.name]
     written.save(path)
-    return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]), names
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    wanted = [entry.name for entry in session.get_inputs()]
+
+    def run(tensors: Iterable[Tensor]) -> list[Tensor]:
+        given = dict(zip(names, tensors, strict=True))
+        found = session.run(list(outputs), {name: given[name].cpu().numpy() for name in wanted})
+        return [torch.from_numpy(each) for each in found]
+
+    return run, {"onnx_inputs": wanted, "onnx_names": dict(zip(entries, names, strict=False))}
 
 
 def free_names(entries: Iterable[str], taken: Collection[str]) -> dict[str, str]:

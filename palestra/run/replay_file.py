@@ -10,32 +10,13 @@ from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
+from palestra.storage import manifest, stored_files
 from palestra.storage.disk import Folder, RunFolderError, writing
-from palestra.storage.manifest import (
-    SEGMENT_ROWS,
-    CheckpointPlace,
-    SegmentedRows,
-    StoredRows,
-    rows_per_segment,
-    segment_bounds,
-    write_segment,
-)
-from palestra.storage.stored_files import (
-    Entry,
-    StoredFile,
-    checked_entry,
-    decode,
-    encode,
-    read_json,
-    read_tensors,
-    tensors_to_bytes,
-    to_json,
-)
 
 FACTS, STATE = "replay.json", "state.safetensors"
 
 
-class SavedBuffer(SegmentedRows, Protocol):
+class SavedBuffer(manifest.SegmentedRows, Protocol):
     """A replay buffer that can be saved apart from its run: it gives its state, besides its rows."""
 
     def state_dict(self) -> dict[str, Any]: ...
@@ -43,15 +24,15 @@ class SavedBuffer(SegmentedRows, Protocol):
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
-class ReplayFacts(Entry):
+class ReplayFacts(stored_files.Entry):
     """The content of replay.json. kind: the buffer's class. state: as palestra.storage.stored_files encodes it."""
 
     format: Literal[1]
     kind: str
     capacity: int
-    rows: StoredRows
+    rows: manifest.StoredRows
     state: dict[str, Any]
-    tensors: StoredFile
+    tensors: stored_files.StoredFile
 
 
 def save_replay(buffer: SavedBuffer, path: str | Path) -> None:
@@ -65,23 +46,23 @@ def save_replay(buffer: SavedBuffer, path: str | Path) -> None:
     with writing(place):
         place.mkdir(parents=True)
         folder = Folder(place)
-        bounds = segment_bounds(buffer, rows_per_segment(buffer, SEGMENT_ROWS))
-        segments = tuple(write_segment(folder, "replay", buffer, start, stop) for start, stop in bounds)
+        bounds = manifest.segment_bounds(buffer, manifest.rows_per_segment(buffer, manifest.SEGMENT_ROWS))
+        segments = tuple(manifest.write_segment(folder, "replay", buffer, start, stop) for start, stop in bounds)
         tensors: dict[str, Tensor] = {}
-        state = encode(buffer.state_dict(), "", tensors)
-        content = tensors_to_bytes(tensors)
+        state = stored_files.encode(buffer.state_dict(), "", tensors)
+        content = stored_files.tensors_to_bytes(tensors)
         folder.write(STATE, content)
         facts = ReplayFacts(
             format=1,
             kind=type(buffer).__name__,
             capacity=buffer.capacity,
-            rows=StoredRows(
+            rows=manifest.StoredRows(
                 start=max(0, buffer.num_added - buffer.capacity), num_added=buffer.num_added, segments=segments
             ),
             state=state,
-            tensors=StoredFile.of(content),
+            tensors=stored_files.StoredFile.of(content),
         )
-        folder.write(FACTS, to_json(facts.model_dump()).encode())  # last: it makes the rows exist
+        folder.write(FACTS, stored_files.to_json(facts.model_dump()).encode())  # last: it makes the rows exist
 
 
 def load_replay(buffer: SavedBuffer, path: str | Path) -> None:
@@ -91,13 +72,13 @@ def load_replay(buffer: SavedBuffer, path: str | Path) -> None:
     file differs from what was written; the buffer may then hold some of the rows.
     """
     folder = Folder(Path(path))
-    facts = checked_entry(read_json(folder, FACTS), f"{path}/{FACTS}", ReplayFacts)
+    facts = stored_files.read_entry(folder, FACTS, ReplayFacts, f"{path}/{FACTS}")
     expected, got = (facts.kind, facts.capacity), (type(buffer).__name__, buffer.capacity)
     if expected != got:
         raise ValueError(f"expected a {expected[0]} of capacity {expected[1]}, as the saved one, got {got}")
     if buffer.num_added:
         raise ValueError(f"expected an empty replay buffer, got one with {buffer.num_added} rows added")
-    state = decode(facts.state, read_tensors(folder, STATE, facts.tensors))
-    for start, rows in facts.rows.read(CheckpointPlace(folder, folder)):
+    state = stored_files.decode(facts.state, stored_files.read_tensors(folder, STATE, facts.tensors))
+    for start, rows in facts.rows.read(manifest.CheckpointPlace(folder, folder)):
         buffer.load_rows(start, rows)
     buffer.load_state_dict(state)

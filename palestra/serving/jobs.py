@@ -11,20 +11,11 @@ from palestra.config import check
 from palestra.randomness import base_key
 from palestra.serving.errors import ApiError, quoted
 from palestra.storage.disk import Folder
-from palestra.storage.stored_files import (
-    Count,
-    Entry,
-    StoredFile,
-    checked_entry,
-    read_checked,
-    read_json,
-    read_tensors,
-    to_json,
-)
+from palestra.storage.stored_files import Count, Entry, StoredFile, read_checked, read_entry, read_tensors, to_json
 from palestra.text.models.local import LocalModel, LocalTuning, TuningConfig
 from palestra.text.models.losses import PreferenceConfig, SupervisedConfig
 from palestra.text.models.model import Job
-from palestra.text.servers.job_files import preference_examples, supervised_examples
+from palestra.text.servers.job_files import examples_in
 
 LEARNING_RATE = 0.001  # of the multiplier 1
 ADAM = {"name": "adam", "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0}
@@ -55,8 +46,7 @@ class Method(Entry):
         loss: SupervisedConfig | PreferenceConfig = SupervisedConfig(name="supervised", per="token")
         if self.beta is not None:
             loss = PreferenceConfig(name="preference", beta=self.beta)
-        read = supervised_examples if self.beta is None else preference_examples
-        job = Job(read(model, content), loss, "before", 1.0)
+        job = Job(examples_in(model, content, self.beta is not None), loss, "before", 1.0)
         return LocalTuning(model, job, self.config(), base_key(self.seed, "fine_tuning"))
 
 
@@ -258,7 +248,7 @@ class Jobs:
 
 def read_job(own: Folder) -> JobFacts:
     """Read what the folder of a job says of it. Raises DamagedError."""
-    return checked_entry(read_json(own, FACTS), f"{own.path.name}/{FACTS}", JobFacts)
+    return read_entry(own, FACTS, JobFacts, f"{own.path.name}/{FACTS}")
 
 
 def read_examples(own: Folder, job: JobFacts) -> bytes:

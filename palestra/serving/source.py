@@ -17,7 +17,7 @@ from palestra.randomness import base_key
 from palestra.run.kinds import read_stored_config, require_kind
 from palestra.storage.disk import Folder, RunFolderError
 from palestra.storage.run_folder import RunFolder
-from palestra.storage.stored_files import Count, Entry, Sha256, checked_entry, read_json, to_json
+from palestra.storage.stored_files import Count, Entry, Sha256, read_entry, to_json
 from palestra.text.models.folder import ADAPTER_CONFIG, CONFIG, check_folder, sha256_of
 from palestra.text.models.local import LocalModel
 from palestra.text.models.sources import Dtype, FolderConfig, NewConfig
@@ -160,4 +160,4 @@ def facts_of(path: Path, player: str | None, checkpoint: str | None, dtype: str 
 
 
 def _read_facts(folder: Folder) -> ServerFacts:
-    return checked_entry(read_json(folder, FACTS), FACTS, ServerFacts)
+    return read_entry(folder, FACTS, ServerFacts)

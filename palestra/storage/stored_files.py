@@ -195,11 +195,14 @@ def raising_damaged(name: str) -> Iterator[None]:
         raise DamagedError(f"{name} cannot be read ({error.strerror})") from error
 
 
-def read_json(folder: Folder, name: str) -> Any:
-    """The data in a JSON file. Raises DamagedError if it cannot be read or is no JSON."""
+def read_entry(folder: Folder, name: str, model: type[E], where: str | None = None) -> E:
+    """The content of a JSON file. Raises DamagedError if it cannot be read, or is not what palestra writes.
+
+    where: what errors call it; None: its name.
+    """
     with raising_damaged(name):
         content = folder.read(name)
-    return parse_json(content, name)
+    return checked_entry(parse_json(content, name), where or name, model)
 
 
 def checked_entry(document: Any, name: str, model: type[E]) -> E:

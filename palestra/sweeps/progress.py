@@ -11,21 +11,9 @@ from statistics import fmean
 
 from optuna.trial import FrozenTrial
 
+from palestra.sweeps import outcomes
 from palestra.sweeps.folder import SweepFolder
 from palestra.sweeps.naming import point_texts
-from palestra.sweeps.outcomes import (
-    STATES,
-    VALUES,
-    best_of,
-    count_of,
-    counts_of,
-    place_of,
-    seconds_of,
-    state_of,
-    unit_of,
-    value_of,
-    why_of,
-)
 from palestra.sweeps.study import SweepStudy
 from palestra.sweeps.trials import OwnedTrial, TrialRun
 
@@ -126,21 +114,21 @@ def progress_of(
 ) -> SweepProgress:
     """Return how a sweep stands. owned: the trials that this process works on. num_points: of a grid."""
     config, trials = study.config, study.trials()
-    states = [state_of(trial) for trial in trials]
-    counts = {state: states.count(state) for state in STATES if state in states}
+    states = [outcomes.state_of(trial) for trial in trials]
+    counts = {state: states.count(state) for state in outcomes.STATES if state in states}
     mine = {trial.number for trial in owned}
-    elsewhere = [trial for trial in trials if state_of(trial) == "running" and trial.number not in mine]
-    ended = [trial for trial in trials if state_of(trial) != "running"]
+    elsewhere = [trial for trial in trials if outcomes.state_of(trial) == "running" and trial.number not in mine]
+    ended = [trial for trial in trials if outcomes.state_of(trial) != "running"]
     ended.sort(key=lambda trial: (_timestamp(trial.datetime_complete), trial.number), reverse=True)
-    failed = [trial for trial in ended if state_of(trial) == "failed"]
-    best = best_of(trials, config.objective.goal)
+    failed = [trial for trial in ended if outcomes.state_of(trial) == "failed"]
+    best = outcomes.best_of(trials, config.objective.goal)
     budget, num_skipped = config.budget, counts.get("skipped", 0)
     limits = budget.trials, None if num_points is None else num_points - num_skipped
     total = min((limit for limit in limits if limit is not None), default=None)
     size = study.search.size
     now_s, total_count = time.monotonic(), budget.total
-    counted: list[Mapping[str, float]] = [*map(counts_of, ended), *({trial.unit: 0} for trial in owned)]
-    unit = unit_of(getattr(total_count, "unit", None), counted)
+    counted: list[Mapping[str, float]] = [*map(outcomes.counts_of, ended), *({trial.unit: 0} for trial in owned)]
+    unit = outcomes.unit_of(getattr(total_count, "unit", None), counted)
     progress = SweepProgress(
         path=folder.path,
         measure=config.objective.measure,
@@ -150,7 +138,8 @@ def progress_of(
         total=total,
         done=len(ended) - num_skipped + sum(trial.share for trial in owned),
         unit=unit,
-        count=sum(count_of(trial, unit) for trial in ended) + sum(run.count for trial in owned for run in trial.runs),
+        count=sum(outcomes.count_of(trial, unit) for trial in ended)
+        + sum(run.count for trial in owned for run in trial.runs),
         max_count=math.inf if total_count is None else total_count.after,
         worked_s=worked_s,
         max_s=math.inf if budget.minutes is None else 60 * budget.minutes,
@@ -187,12 +176,12 @@ def _run_progress(trial: OwnedTrial, run: TrialRun, now_s: float) -> RunProgress
 
 
 def _ended_trial(folder: SweepFolder, trial: FrozenTrial) -> EndedTrial:
-    state, reason = state_of(trial), why_of(trial)
+    state, reason = outcomes.state_of(trial), outcomes.why_of(trial)
     seed = re.match(r"seed (\d+): ", reason) if state == "failed" else None
-    place, values = folder.trial(place_of(trial)).path, trial.user_attrs.get(VALUES) or {}
+    place, values = folder.trial(outcomes.place_of(trial)).path, trial.user_attrs.get(outcomes.VALUES) or {}
     log, runs = None if seed is None else place / f"seed-{seed[1]}.log", [place / f"seed-{each}" for each in values]
     return EndedTrial(
-        trial.number, state, value_of(trial), list(values.values()), point_texts(trial), reason, log, runs
+        trial.number, state, outcomes.value_of(trial), list(values.values()), point_texts(trial), reason, log, runs
     )
 
 
@@ -214,10 +203,12 @@ def _seconds_left(
     their pace: the first that end are the short ones. Other processes are taken to work as fast as this one.
     """
     num_seeds = len(study.config.seeds)
-    counted = [trial for trial in ended if state_of(trial) != "skipped"]
+    counted = [trial for trial in ended if outcomes.state_of(trial) != "skipped"]
     whole = [whole for trial in owned if (whole := _projected(trial, now_s)) is not None]
     whole += [
-        (seconds, count_of(trial, progress.unit)) for trial in counted if (seconds := seconds_of(trial)) is not None
+        (seconds, outcomes.count_of(trial, progress.unit))
+        for trial in counted
+        if (seconds := outcomes.seconds_of(trial)) is not None
     ]
     trial_s, trial_count = map(fmean, zip(*whole, strict=True)) if whole else (math.nan, math.nan)
     unfinished = [run for trial in owned for run in trial.runs if run.value is None]
@@ -232,7 +223,7 @@ def _seconds_left(
     num_begun = len(owned) + len(elsewhere)
     nums: list[float] = [] if progress.total is None else [progress.total - len(counted) - num_begun]
     if progress.max_count < math.inf:
-        left = progress.max_count - sum(count_of(trial, progress.unit) for trial in ended)
+        left = progress.max_count - sum(outcomes.count_of(trial, progress.unit) for trial in ended)
         nums.append(math.ceil(left / trial_count) - num_begun if trial_count > 0.0 else math.nan)
     return work_left(
         lefts,

@@ -21,21 +21,8 @@ from palestra.config.errors import cut
 from palestra.config.own_modules import UntrustedError, reading_stored
 from palestra.runtime.starting import without_garbage_collection
 from palestra.storage.disk import RunFolderError
+from palestra.sweeps import outcomes
 from palestra.sweeps.folder import SweepFolder
-from palestra.sweeps.outcomes import (
-    COUNTS,
-    DEFINITION,
-    FAILED_BEFORE,
-    FAILURE,
-    PARENT,
-    SECONDS,
-    SKIPPED,
-    VALUES,
-    counts_of,
-    is_number,
-    standing,
-    unit_of,
-)
 from palestra.sweeps.storages import MOST_S, AnyStorageConfig
 
 if TYPE_CHECKING:
@@ -92,8 +79,8 @@ def require_sound(folder: "SweepFolder", study: "Study", goal: str) -> "list[Fro
     if directions != [expected := "maximize" if goal == "max" else "minimize"]:
         got = " and ".join(directions) or "none"
         raise RunFolderError(f"{folder.path}: the study is damaged: expected one objective, to {expected}, got {got}")
-    if not isinstance(study.user_attrs.get(DEFINITION, {}), Mapping):
-        raise RunFolderError(f"{folder.path}: the study is damaged: expected a mapping in {DEFINITION!r}")
+    if not isinstance(study.user_attrs.get(outcomes.DEFINITION, {}), Mapping):
+        raise RunFolderError(f"{folder.path}: the study is damaged: expected a mapping in {outcomes.DEFINITION!r}")
     begun = num_begun(folder)
     trials = study.get_trials(deepcopy=False)
     if begun > len(trials):
@@ -132,7 +119,7 @@ def _fault_of(trial: "FrozenTrial") -> str:
 
 
 def _counts(value: Any) -> bool:
-    return is_number(value) and 0 <= value < math.inf
+    return outcomes.is_number(value) and 0 <= value < math.inf
 
 
 def _holds(values: Any, is_one: Callable[[Any], bool]) -> bool:
@@ -141,12 +128,13 @@ def _holds(values: Any, is_one: Callable[[Any], bool]) -> bool:
 
 EXPECTED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {  # of a trial's user attributes, where they are there
     **dict.fromkeys(
-        ("folder", "claim", FAILURE, SKIPPED, FAILED_BEFORE), ("a text", lambda value: isinstance(value, str))
+        ("folder", "claim", outcomes.FAILURE, outcomes.SKIPPED, outcomes.FAILED_BEFORE),
+        ("a text", lambda value: isinstance(value, str)),
     ),
-    SECONDS: ("a number >= 0", _counts),
-    PARENT: ("the number of a trial", lambda value: type(value) is int and value >= 0),
-    COUNTS: ("a number >= 0 for each unit", lambda counts: _holds(counts, _counts)),
-    VALUES: ("a number for each seed", lambda values: _holds(values, is_number)),
+    outcomes.SECONDS: ("a number >= 0", _counts),
+    outcomes.PARENT: ("the number of a trial", lambda value: type(value) is int and value >= 0),
+    outcomes.COUNTS: ("a number >= 0 for each unit", lambda counts: _holds(counts, _counts)),
+    outcomes.VALUES: ("a number for each seed", lambda values: _holds(values, outcomes.is_number)),
 }
 
 
@@ -165,7 +153,7 @@ class StoredSweep:
     @property
     def unit(self) -> str:
         """The unit in which the sweep counts."""
-        return unit_of(under(self.data, "budget", "total", "unit"), map(counts_of, self.trials))
+        return outcomes.unit_of(under(self.data, "budget", "total", "unit"), map(outcomes.counts_of, self.trials))
 
     @classmethod
     def open(cls, path: Path, trust: bool = False) -> "StoredSweep":
@@ -205,10 +193,10 @@ def read_trials(folder: SweepFolder, storage: AnyStorageConfig, data: Mapping[st
                 return []
             raise
         trials = require_sound(folder, study, data["objective"].get("goal"))
-        theirs = study.user_attrs.get(DEFINITION) or {}
+        theirs = study.user_attrs.get(outcomes.DEFINITION) or {}
         if other := [key for key in theirs if key != "base" and theirs[key] != data.get(key)]:
             raise RunFolderError(f"{folder.path}: study {storage.study!r} is that of a sweep with another {other[0]}")
-        return standing(trials)
+        return outcomes.standing(trials)
 
 
 def _is_of_unmade_study(error: BaseException) -> bool:

@@ -205,8 +205,7 @@ class SweepStudy:
     def claim(self) -> FrozenTrial:
         """Add a new trial, without a point yet, and return it."""
         token = uuid.uuid4().hex
-        attributes = {"folder": self.id, "claim": token}
-        self.study.add_trial(create_trial(state=TrialState.RUNNING, user_attrs=attributes))
+        self.study.add_trial(create_trial(state=TrialState.RUNNING, user_attrs={"folder": self.id, "claim": token}))
         return next(trial for trial in self.running() if trial.user_attrs.get("claim") == token)
 
     @_asking
@@ -303,8 +302,7 @@ class SweepStudy:
     @_asking
     def trial(self, number: int) -> FrozenTrial:
         storage = self.study._storage
-        trial_id = storage.get_trial_id_from_study_id_trial_number(self.study._study_id, number)
-        return storage.get_trial(trial_id)
+        return storage.get_trial(storage.get_trial_id_from_study_id_trial_number(self.study._study_id, number))
 
     @_asking
     def complete(self, number: int, value: float) -> None:

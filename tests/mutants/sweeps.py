@@ -34,7 +34,7 @@ SWEEPS = [
             "(changes := list(tree_differences(theirs, ours))):",
             "(changes := list(tree_differences(theirs, theirs))):",
         ),
-        ('attributes = {"folder": self.id, "claim": token}', 'attributes = {"folder": "", "claim": token}'),
+        ('user_attrs={"folder": self.id, "claim": token}', 'user_attrs={"folder": "", "claim": token}'),
     ),
     *mutants(
         "sweeps/outcomes.py",

@@ -29,7 +29,7 @@ class AcrobotConfig(BoundedStartConfig):
 
     usual: ClassVar = {"max_rounds": 500, "initial_low": -0.1, "initial_high": 0.1}
 
-    def build(self, device: torch.device, kernel: Kernel) -> "Acrobot":
+    def make(self, device: torch.device, kernel: Kernel) -> "Acrobot":
         return Acrobot(self, (), (self.initial_low,) * 4, (self.initial_high,) * 4, device, kernel)
 
 

@@ -23,7 +23,6 @@ from palestra.config import ConfigError, PositiveInt
 from palestra.games.classic_control.arithmetic import INLINED, Flag, Number, jitable, sin_cos, where
 from palestra.games.config import TensorGameConfig
 from palestra.games.game import Kernel, Moved, Observation, State, Stepper, TensorGame
-from palestra.games.normalization import make_transform
 from palestra.games.spaces import ActionSpace, Space
 from palestra.randomness import U_GAMMA, mix, random_floats
 from palestra.runtime.compiling import inner, njit
@@ -106,7 +105,6 @@ class ClassicControl(TensorGame):
         self.max_rounds = NEVER if config.max_rounds is None else config.max_rounds
         self.spaces = {"agent": {"observation": Space((self.num_observed,), torch.float32, padded=False)}}
         self.action_spaces = {"agent": self.actions}
-        self.observation_transform = make_transform(config.observation, self.spaces, device)
 
     def reset(self, keys: Tensor) -> State:
         draws = random_floats(keys, len(self.variables)).to(torch.float64).unbind(1)

@@ -32,7 +32,7 @@ class CartPoleConfig(BoundedStartConfig):
 
     usual: ClassVar = {"max_rounds": 500, "initial_low": -0.05, "initial_high": 0.05, "sutton_barto_reward": False}
 
-    def build(self, device: torch.device, kernel: Kernel) -> "CartPole":
+    def make(self, device: torch.device, kernel: Kernel) -> "CartPole":
         rewards = (0.0, -1.0) if self.sutton_barto_reward else (1.0, 1.0)
         return CartPole(self, rewards, (self.initial_low,) * 4, (self.initial_high,) * 4, device, kernel)
 

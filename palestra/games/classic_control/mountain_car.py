@@ -27,7 +27,7 @@ class MountainCarConfig(BoundedStartConfig):
 
     usual: ClassVar = {"max_rounds": 200, "initial_low": -0.6, "initial_high": -0.4, "goal_speed": 0.0}
 
-    def build(self, device: torch.device, kernel: Kernel) -> "MountainCar":
+    def make(self, device: torch.device, kernel: Kernel) -> "MountainCar":
         low, high = (self.initial_low, 0.0), (self.initial_high, 0.0)
         return MountainCar(self, (self.goal_speed,), low, high, device, kernel)
 

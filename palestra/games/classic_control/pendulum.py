@@ -34,7 +34,7 @@ class PendulumConfig(ClassicControlConfig):
 
     usual: ClassVar = {"max_rounds": 200, "g": 10.0, "initial_angle": math.pi, "initial_speed": 1.0}
 
-    def build(self, device: torch.device, kernel: Kernel) -> "Pendulum":
+    def make(self, device: torch.device, kernel: Kernel) -> "Pendulum":
         high = (self.initial_angle, self.initial_speed)
         return Pendulum(self, (self.g,), (-self.initial_angle, -self.initial_speed), high, device, kernel)
 

@@ -36,7 +36,6 @@ from palestra.games.dialogue.scores import declared_scores, message_slots, mutua
 from palestra.games.dialogue.tryout import first_protocol, make_protocol, make_scenario
 from palestra.games.dialogue.witness import WitnessConfig
 from palestra.games.game import GameEnds, Kernel, Moved, Observation, State, TensorGame
-from palestra.games.normalization import make_transform
 from palestra.games.spaces import Discrete, MultiDiscrete, Space
 from palestra.games.trace import Choice, ShareTable, Trace, Transcript, Utterance
 from palestra.games.world import EnvironmentFailed
@@ -72,7 +71,7 @@ class DialogueConfig(TensorGameConfig):
                 make_protocol(self.protocol)
         return self
 
-    def build(self, device: torch.device, kernel: Kernel) -> "DialogueGame":
+    def make(self, device: torch.device, kernel: Kernel) -> "DialogueGame":
         with below("game.scenario"):
             return DialogueGame(self, device, kernel)
 
@@ -143,7 +142,6 @@ class DialogueGame(TensorGame):
             nums = (*[self.scenario.num_tokens + 1] * len(self.spoken_channels[role]), *decides)
             self.action_spaces[role] = Discrete(nums[0]) if len(nums) == 1 else MultiDiscrete(nums)
         self.spaces = {role: self._spaces_of(role) for role in self.roles}
-        self.observation_transform = make_transform(config.observation, self.spaces, device)
         self.critic_spaces = dict.fromkeys(self.roles, self._spaces_of_critics())
         self.rules = Rules(protocol, self.spoken_channels, self.scenario.num_tokens, device)
         self.loops = Loops(protocol, self.rules) if kernel == "numba" and device.type == "cpu" else None

@@ -19,20 +19,7 @@ from torch import Tensor
 from palestra.config import ConfigError, ConfigErrorItem, NonNegativeInt, PositiveInt
 from palestra.games.config import GameConfig, TensorGameConfig
 from palestra.games.game import GameEnds, Kernel, Moved, Observation, State, TensorGame
-from palestra.games.normalization import make_transform
-from palestra.games.polyhedra import game_kernel, words
-from palestra.games.polyhedra.newton import (
-    Reduction,
-    axes_of,
-    blow_up,
-    blow_up_in_place,
-    measure,
-    random_points,
-    reduce_points,
-    refill_points,
-    run_in_chunks,
-    uses_numba,
-)
+from palestra.games.polyhedra import game_kernel, newton, words
 from palestra.games.polyhedra.rewards import RewardConfig, SumReward, make_reward
 from palestra.games.spaces import Discrete, Space
 from palestra.games.trace import Storyboard, Trace
@@ -107,7 +94,7 @@ class PolyhedraConfig(TensorGameConfig):
     """coordinates of fresh random points are integers from 0 to this, inclusive"""
     initial_points: list[list[list[int]]] | None
     """boards to start from, each a list of points, drawn at random per game; null: random points"""
-    reduction: Reduction
+    reduction: newton.Reduction
     """points kept after a move; vertices: of the Newton polyhedron; minimal: the Pareto-minimal ones (as
     hironaka.trainer)"""
     rescale: bool
@@ -150,7 +137,7 @@ class PolyhedraConfig(TensorGameConfig):
         ConfigError.require_none(errors)
         return self
 
-    def build(self, device: torch.device, kernel: Kernel) -> "PolyhedraGame":
+    def make(self, device: torch.device, kernel: Kernel) -> "PolyhedraGame":
         return PolyhedraGame(self, device, kernel)
 
     def misfit(self, other: GameConfig) -> ConfigErrorItem | None:
@@ -226,7 +213,6 @@ class PolyhedraGame(TensorGame):
             "host": {"points": points},
             "agent": {"points": points, "coords": Space((n,), torch.float32, padded=False)},
         }
-        self.observation_transform = make_transform(config.observation, self.spaces, device)
         self.boards = None if config.initial_points is None else self._reduced_boards(config.initial_points)
 
     def _reduced_boards(self, boards: list[list[list[int]]]) -> Tensor:
@@ -234,12 +220,12 @@ class PolyhedraGame(TensorGame):
         points = torch.full((len(boards), N, n), -1.0, dtype=torch.float64)
         for row, board in zip(points, boards, strict=True):
             row[: len(board)] = torch.tensor(board, dtype=torch.float64)
-        return reduce_points(points, self.config.reduction, "torch")[0].to(self.device)
+        return newton.reduce_points(points, self.config.reduction, "torch")[0].to(self.device)
 
     def reset(self, keys: Tensor) -> State:
         config = self.config
         if self.boards is None:
-            points = random_points(
+            points = newton.random_points(
                 keys, config.max_num_points, config.dimension, config.max_value, config.reduction, self.kernel
             )
         else:
@@ -249,7 +235,7 @@ class PolyhedraGame(TensorGame):
     def state_of(self, points: Tensor) -> State:
         """Make the state in which the host decides on these boards: float64 (B, N, n), already reduced."""
         zeros = torch.zeros(len(points), dtype=torch.int64, device=points.device)
-        num_points, largest = measure(points, self.kernel)
+        num_points, largest = newton.measure(points, self.kernel)
         if self.config.rescale_state:
             points, largest = _rescaled(points, largest), largest.clamp(max=1.0)
         return {
@@ -264,15 +250,15 @@ class PolyhedraGame(TensorGame):
 
     def refill(self, state: State, where: Tensor, keys: Tensor) -> State:
         config = self.config
-        if self.boards is not None or config.rescale_state or not uses_numba(self.kernel, keys):
+        if self.boards is not None or config.rescale_state or not newton.uses_numba(self.kernel, keys):
             return super().refill(state, where, keys)
-        refill_points(state["points"], where, keys, config.max_value, config.reduction)
+        newton.refill_points(state["points"], where, keys, config.max_value, config.reduction)
         arrays = [where.numpy(), *(state[name].numpy() for name in STATE_NAMES)]
-        run_in_chunks(game_kernel.begin_games, arrays, axes_of(config.dimension))
+        newton.run_in_chunks(game_kernel.begin_games, arrays, newton.axes_of(config.dimension))
         return state
 
     def deciding(self, state: State) -> Tensor:
-        if uses_numba(self.kernel, state["subset"]):
+        if newton.uses_numba(self.kernel, state["subset"]):
             deciding = np.empty((len(state["subset"]), 2), dtype=np.bool_)
             game_kernel.find_deciding(state["num_points"].numpy(), state["subset"].numpy(), deciding)
             return torch.from_numpy(deciding)
@@ -303,10 +289,10 @@ class PolyhedraGame(TensorGame):
             return new, *self._no_rewards(state)
 
         shearing = state["subset"] > 0
-        after, num_exact = blow_up(
+        after, num_exact = newton.blow_up(
             state["points"], state["subset"], actions["agent"], self.config.reduction, self.kernel
         )
-        num_points, largest = measure(after, self.kernel)
+        num_points, largest = newton.measure(after, self.kernel)
         over = num_points <= 1
         # A negative count: the device could not decide a point and cannot ask for exact integers without a wait.
         overflow = ((largest > MAX_COORDINATE) | (num_exact < 0)) & ~over
@@ -337,7 +323,7 @@ class PolyhedraGame(TensorGame):
         """Play a move as `transition` does, written over `state`: numba passes once over the worlds."""
         config, reward = self.config, self.reward
         if (
-            not uses_numba(self.kernel, state["subset"])
+            not newton.uses_numba(self.kernel, state["subset"])
             or not isinstance(reward, SumReward)
             or config.rescale_state
             or len(actions) > 1
@@ -348,13 +334,13 @@ class PolyhedraGame(TensorGame):
             game_kernel.choose_subsets(*(tensor.numpy() for tensor in tensors))
             return state, *self._no_rewards(state)
 
-        num_exact = blow_up_in_place(state["points"], state["subset"], actions["agent"], config.reduction)
+        num_exact = newton.blow_up_in_place(state["points"], state["subset"], actions["agent"], config.reduction)
         B = len(num_exact)
         rewards, over = np.empty((B, 2), dtype=np.float32), np.empty((B, 2), dtype=np.bool_)
         truncated = np.empty(B, dtype=np.bool_)
         arrays = (num_exact.numpy(), *(state[name].numpy() for name in STATE_NAMES), rewards, over, truncated)
         limits = (MAX_COORDINATE, -1 if config.max_rounds is None else config.max_rounds)
-        run_in_chunks(game_kernel.end_round, arrays, *limits, *reward.terms, axes_of(config.dimension))
+        newton.run_in_chunks(game_kernel.end_round, arrays, *limits, *reward.terms, newton.axes_of(config.dimension))
         return state, torch.from_numpy(rewards), torch.from_numpy(over), torch.from_numpy(truncated)
 
     def scores(self, ends: GameEnds) -> dict[str, Estimate]:
@@ -395,7 +381,7 @@ class PolyhedraGame(TensorGame):
 
     def _chosen(self, subset: Tensor) -> Tensor:
         """Return the host's choice as multi-binary bool (B, n)."""
-        if uses_numba(self.kernel, subset):
+        if newton.uses_numba(self.kernel, subset):
             chosen = np.empty((len(subset), len(self.coordinates)), dtype=np.bool_)
             game_kernel.list_chosen(subset.numpy(), chosen)
             return torch.from_numpy(chosen)

@@ -9,7 +9,6 @@ model's outputs.
 import io
 import json
 import logging
-import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, suppress
@@ -27,15 +26,7 @@ from palestra.data.rows import RowsData
 from palestra.kinds.data.config import TRAIN
 from palestra.kinds.data.models import StoredModel, named_tensors
 from palestra.models.labelled import LABEL
-from palestra.run.export_files import (
-    TOLERANCE,
-    ExportError,
-    entry_of,
-    example_of,
-    free_names,
-    write_onnx,
-    write_program,
-)
+from palestra.run.export_files import TOLERANCE, ExportError, entry_of, example_of, exporting, write_onnx, write_program
 from palestra.storage.disk import write_bytes
 from palestra.storage.stored_files import to_json
 
@@ -61,25 +52,20 @@ def export_model(
     Gives for each file the number of items for which its outputs were compared with the model's. tell: called with a
     line before what takes long. Raises ExportError, also if the folder exists, ConfigError for data that are not there.
     """
-    if folder.exists():
-        raise ExportError(f"{folder} exists already; move it away or delete it, to export the model again")
     module = Forward(loaded.model)
-    with torch.no_grad(), warnings.catch_warnings():
+    with exporting(folder, "model"), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's exporters warn about their internals
         data, batches = _batches(loaded, module)
         rows = {"rows": data.described()} if isinstance(data, RowsData) else {}
-        folder.mkdir(parents=True)
         logging.getLogger("torch.fx.experimental.symbolic_shapes").setLevel(logging.ERROR)
         try:
             return _write(loaded, module, batches, rows, folder, tell if onnx else None)
-        except BaseException as error:
-            shutil.rmtree(folder)
-            if isinstance(error, Exception) and not isinstance(error, ExportError):
-                why = RuntimeError(str(error).partition("\n")[0]).with_traceback(
-                    error.__traceback__
-                )  # torch adds pages
-                raise ExportError(f"{type(loaded.model).__name__} cannot be exported: {failure(why)}") from error
+        except ExportError:
             raise
+        except Exception as error:
+            first_line = str(error).partition("\n")[0]  # torch adds pages
+            why = failure(RuntimeError(first_line).with_traceback(error.__traceback__))
+            raise ExportError(f"{type(loaded.model).__name__} cannot be exported: {why}") from error
 
 
 def _batches(loaded: StoredModel, module: nn.Module) -> tuple[Any, list[Any]]:
@@ -141,17 +127,9 @@ def _write(
     if tell is not None:
         path = folder / "model.onnx"
         tell(f"writing {path} with torch's ONNX exporter; this takes some ten seconds")
-        names = list(free_names(inputs, outputs).values())
-        session, names = write_onnx(program, names, list(outputs), path, num_movable=len(names))
-        wanted = [entry.name for entry in session.get_inputs()]
-
-        def run(batch: Any) -> list[Tensor]:
-            given = dict(zip(names, pytree.tree_leaves(batch), strict=True))
-            found = session.run(list(outputs), {name: given[name].numpy() for name in wanted})
-            return [torch.from_numpy(each) for each in found]
-
-        description |= {"onnx_inputs": wanted, "onnx_names": dict(zip(inputs, names, strict=True))}
-        checked[path.name] = _compare(run, module, batches, path)
+        run, names = write_onnx(program, list(inputs), (), list(outputs), path)
+        description |= names
+        checked[path.name] = _compare(lambda batch: run(pytree.tree_leaves(batch)), module, batches, path)
     write_bytes(folder / "model.json", to_json(description).encode())
     return checked
 

@@ -19,7 +19,7 @@ from palestra.data.items import LABEL
 from palestra.kinds.data.models import load_model
 from palestra.recording.results import printable, score_text
 from palestra.recording.values import Image
-from palestra.report.blocks import Block, Cell, Heading, Note, Picture, Section, Strip, Table, count
+from palestra.report.blocks import Block, Cell, Note, Picture, Section, Strip, Table, count, section_of_first_runs
 from palestra.report.figures import Figures
 from palestra.report.groups import Group
 from palestra.report.reading import Evaluated, RunData
@@ -32,14 +32,12 @@ MOST_CHARACTERS = 200  # of a described item
 
 def judged_items_section(groups: Sequence[Group], figures: Figures) -> list[Section]:
     """Make the section of judged items, of the first run of each group; none if no evaluation has any."""
-    section = Section("items", "Judged items")
-    for group in groups:
-        run = group.runs[0]
+
+    def blocks_of(run: RunData) -> list[Block]:
         last = {each.evaluation.name: each for each in run.evaluated}
-        blocks = [block for name, each in last.items() for block in _of_one(run, name, each)]
-        several = len(groups) > 1 or len(group.runs) > 1
-        section.blocks += [Heading(run.name), *blocks] if blocks and several else blocks
-    return [section] if section.blocks else []
+        return [block for name, each in last.items() for block in _of_one(run, name, each)]
+
+    return section_of_first_runs("items", "Judged items", groups, blocks_of, "They cannot be shown")
 
 
 def _of_one(run: RunData, name: str, evaluated: Evaluated) -> list[Block]:

@@ -8,9 +8,8 @@ and comes out last. `policy.json` has the names, shapes and types. The files are
 """
 
 import json
-import shutil
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,21 +21,13 @@ from torch.export import ExportedProgram
 from palestra.algorithms.parts.exported import DeterministicRecurrent
 from palestra.games.game import Game, Outside, TensorGame
 from palestra.games.policy import Memory, Policy
-from palestra.games.spaces import ActionSpace, Box, MultiDiscrete
+from palestra.games.spaces import ActionSpace, Box
 from palestra.games.spaces_game import SpacesGame
 from palestra.games.world import WorldGame
 from palestra.players import make_script
 from palestra.players.player import Player
 from palestra.randomness import base_key, fold, world_keys
-from palestra.run.export_files import (
-    TOLERANCE,
-    ExportError,
-    entry_of,
-    example_of,
-    free_names,
-    write_onnx,
-    write_program,
-)
+from palestra.run.export_files import TOLERANCE, ExportError, entry_of, example_of, exporting, write_onnx, write_program
 from palestra.storage.disk import write_bytes
 from palestra.storage.stored_files import to_json
 
@@ -87,22 +78,14 @@ def export_player(
     """
     assert player.algorithm is not None
     assert player.game is not None
-    if folder.exists():
-        raise ExportError(f"{folder} exists already; move it away or delete it, to export the player again")
-    try:
-        role = player.role_of(role)
-    except ValueError as error:
-        raise ExportError(str(error)) from error
-    module = player.algorithm.module()
-    with warnings.catch_warnings():
+    with exporting(folder, "player"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's exporters warn about their internals
-        decisions = decisions_of(player, role, module)
-        folder.mkdir(parents=True)
         try:
-            return _write(module, player, role, decisions, folder, onnx, tell)
-        except BaseException:
-            shutil.rmtree(folder)
-            raise
+            role = player.role_of(role)
+        except ValueError as error:
+            raise ExportError(str(error)) from error
+        module = player.algorithm.module()
+        return _write(module, player, role, decisions_of(player, role, module), folder, onnx, tell)
 
 
 def _write(
@@ -268,8 +251,7 @@ def compare(act: Act, decisions: list[Decision], space: ActionSpace, outside: Ou
         if isinstance(space, Box):
             near = (theirs - ours).abs() <= TOLERANCE
         else:
-            nums = space.nums if isinstance(space, MultiDiscrete) else (space.num,)
-            parts = zip(values.split(list(nums), dim=1), _columns(theirs), _columns(ours), strict=True)
+            parts = zip(space.split(values), _columns(theirs), _columns(ours), strict=True)
             near = torch.cat(
                 [(part.gather(1, one) - part.gather(1, two)).abs() <= TOLERANCE for part, one, two in parts], dim=1
             )
@@ -296,30 +278,16 @@ def _write_onnx(program: ExportedProgram, example: Any, path: Path) -> tuple[Act
     What an action does not depend on is no input.
     """
     remembered = list(example[2]) if len(example) > 2 else []
-    entries = onnx_names(example[0], [f"memory_{name}" for name in remembered])
-    inputs = [*entries.values(), "legal", *(f"memory_{name}" for name in remembered)]
+    others = ["legal", *(f"memory_{name}" for name in remembered)]
     outputs = [*OUTPUTS, *(f"memory_{name}_after" for name in remembered)]
-    session, names = write_onnx(program, inputs, outputs, path, num_movable=len(entries))
-    wanted = [entry.name for entry in session.get_inputs()]
+    run, names = write_onnx(program, list(example[0]), others, outputs, path)
 
     def act(made: Decision) -> tuple[Tensor, Tensor, Memory]:
-        tensors = [*made.observation.values(), made.legal, *made.memory.values()]
-        given = dict(zip(names, tensors, strict=True))
-        device = made.legal.device
-        found = session.run(outputs, {name: given[name].cpu().numpy() for name in wanted})
-        action, values, *after = (torch.from_numpy(output).to(device) for output in found)
+        found = run([*made.observation.values(), made.legal, *made.memory.values()])
+        action, values, *after = (output.to(made.legal.device) for output in found)
         return action, values, dict(zip(remembered, after, strict=True))
 
-    onnx_names_of = dict(zip(entries, names, strict=False))
-    return act, {"onnx_inputs": wanted, "onnx_names": onnx_names_of, "onnx_outputs": outputs}
-
-
-def onnx_names(entries: Iterable[str], memory: Iterable[str]) -> dict[str, str]:
-    """Return names of inputs for the entries of an observation.
-
-    An entry keeps its own name if ONNX takes it and nothing else in the file has it.
-    """
-    return free_names(entries, {*OUTPUTS, "legal", *memory, *(f"{name}_after" for name in memory)})
+    return act, {**names, "onnx_outputs": outputs}
 
 
 # ---- how to use them -------------------------------------------------------------------------------------

@@ -24,6 +24,8 @@ from palestra.players.player import Player
 from palestra.players.scripted import RandomPolicy
 from palestra.randomness import base_key, fold, world_keys
 
+MOST_LISTED = 16  # legal moves in a message
+
 
 @dataclass(frozen=True)
 class Position:
@@ -154,8 +156,7 @@ def _table(game: Game, player: Player, position: Position, memory: Memory, choic
     if isinstance(space, Box) or (isinstance(space, MultiDiscrete) and valued is None):
         return []
     flags, words = position.legal[0].nonzero().flatten(), game.describe_flags(role)
-    nums = space.nums if isinstance(space, MultiDiscrete) else (space.num,)
-    starts = torch.tensor([0, *nums[:-1]]).cumsum(0)
+    starts = torch.tensor([0, *space.nums[:-1]]).cumsum(0)
     chosen = {who: (starts + action.flatten().cpu()).tolist() for who, action in choices.items()}
     names = [words[flag] for flag in flags.tolist()]
     by = [", ".join(who for who, its in chosen.items() if flag in its) for flag in flags.tolist()]
@@ -228,17 +229,16 @@ def read_legal_action(game: TensorGame, position: Position, text: str, option: s
     return action
 
 
-def legal_moves(game: TensorGame, position: Position, most: int = 16) -> str:
+def legal_moves(game: TensorGame, position: Position) -> str:
     """List the legal moves for a message; if there are many, or no choices to list, give one of them as an example."""
-    role, space, legal = position.role, game.action_spaces[position.role], position.legal[0]
-    flags = legal.nonzero().flatten()
-    if isinstance(space, Discrete) and len(flags) <= most:
+    role, space = position.role, game.action_spaces[position.role]
+    flags = position.legal[0].nonzero().flatten()
+    if isinstance(space, Discrete) and len(flags) <= MOST_LISTED:
         return "; ".join(game.describe_action(role, flag) for flag in flags)
     if isinstance(space, Box):
         first = torch.zeros(len(space.low)).clamp(torch.tensor(space.low), torch.tensor(space.high))
     else:
-        nums = space.nums if isinstance(space, MultiDiscrete) else (space.num,)
-        first = torch.stack([part.to(torch.int8).argmax() for part in legal.split(list(nums))]).view(space.shape)
+        first = space.join([flags.to(torch.int8).argmax(dim=1) for flags in space.split(position.legal)])[0]
     return f"such as {game.describe_action(role, first)}"
 
 

@@ -36,24 +36,8 @@ from palestra.run.stored import EvaluationFailed, config_of
 from palestra.storage.disk import Folder, RunFolderError, writing
 from palestra.storage.lock import take_or_refuse
 from palestra.storage.run_folder import RunFolder, write_traceback
-from palestra.text.analyses import AnyAnalysisConfig
+from palestra.text.analyses import AnyAnalysisConfig, stored
 from palestra.text.analyses.analysis import Analysis, Dialogue, Judgement
-from palestra.text.analyses.stored import (
-    MOST,
-    SUFFIX,
-    DialoguePlace,
-    Header,
-    Journal,
-    JudgedDecision,
-    JudgedDialogue,
-    Results,
-    file_of,
-    judged_dialogue,
-    means_of,
-    read_results,
-    seat_of,
-    stored_analyses,
-)
 from palestra.text.rollouts import DecisionRow, RolloutFile, read_rollouts, rollout_files
 from palestra.text.servers.client import CallFailed
 
@@ -138,7 +122,7 @@ def open_run(run: Path, trust: bool) -> tuple[RunFolder, TextConfig]:
     return folder, require_kind(config_of(run, trust), TextConfig, folder.path)  # its servers are not asked
 
 
-def judge(folder: RunFolder, run: TextConfig, config: Any, wanted: Wanted, anew: bool, say: Say) -> Results:
+def judge(folder: RunFolder, run: TextConfig, config: Any, wanted: Wanted, anew: bool, say: Say) -> stored.Results:
     """Judge the dialogues that are not judged yet, and return all results of the analysis.
 
     config: of the analysis. anew: forget what another config or model has judged. Raises ConfigError, RunFolderError,
@@ -148,11 +132,11 @@ def judge(folder: RunFolder, run: TextConfig, config: Any, wanted: Wanted, anew:
     if not files:
         raise RunFolderError(f"{folder.path}: expected roll-outs, got none yet")
     analysis = _made(config, run)
-    header = Header(config=analysis.judged_by(), base=analysis.base())
-    place, file = folder.root.below("analyses"), file_of(config.name)
+    header = stored.Header(config=analysis.judged_by(), base=analysis.base())
+    place, file = folder.root.below("analyses"), stored.file_of(config.name)
     busy = f"{place.path / file}.lock: another process is at work on this analysis; wait until it ends"
     with writing(folder.path), take_or_refuse(place.make(), f"{file}.lock", busy):
-        found = Results(None, (), 0) if anew else _read(place, file)
+        found = stored.Results(None, (), 0) if anew else _read(place, file)
         if (before := found.header) is not None and before != header:
             one, two = before.config, header.config
             keys = [key for key in {**one, **two} if one.get(key) != two.get(key)]
@@ -164,8 +148,8 @@ def judge(folder: RunFolder, run: TextConfig, config: Any, wanted: Wanted, anew:
             with ExitStack() as working:
                 with _naming_keys():
                     calls = folder.root.below("calls")
-                    working.enter_context(analysis.working(calls, f"analyse-{file.removesuffix(SUFFIX)}"))
-                with closing(Journal(place, file, header, found)) as journal:
+                    working.enter_context(analysis.working(calls, f"analyse-{file.removesuffix(stored.SUFFIX)}"))
+                with closing(stored.Journal(place, file, header, found)) as journal:
                     for each in chain([first], left):
                         _judge(each, folder, config, analysis, journal, say)
             if (costs := analysis.costs()) is not None:
@@ -181,9 +165,9 @@ def _made(config: Any, run: TextConfig) -> Analysis:
     return made
 
 
-def _read(place: Folder, file: str) -> Results:
+def _read(place: Folder, file: str) -> stored.Results:
     try:
-        return read_results(place, file)
+        return stored.read_results(place, file)
     except ValueError as error:
         raise RunFolderError(f"{error}; --anew begins anew") from error
 
@@ -199,7 +183,7 @@ class _Left(NamedTuple):
     num: int
 
 
-def _left(folder: RunFolder, files: Sequence[RolloutFile], done: set[DialoguePlace]) -> Iterator[_Left]:
+def _left(folder: RunFolder, files: Sequence[RolloutFile], done: set[stored.DialoguePlace]) -> Iterator[_Left]:
     """Read one file after the other; those that are judged are left out. Raises RunFolderError."""
     for file in files:
         content = folder.rollouts.read(file.file)
@@ -211,12 +195,12 @@ def _left(folder: RunFolder, files: Sequence[RolloutFile], done: set[DialoguePla
             yield _Left(about, found, len(dialogues))
 
 
-def _place(name: str, sha256: str, last: DecisionRow) -> DialoguePlace:
+def _place(name: str, sha256: str, last: DecisionRow) -> stored.DialoguePlace:
     """Return which dialogue it is that ends with a decision."""
     return name, sha256, last.question, last.rollout, last.node
 
 
-def _judge(left: _Left, folder: RunFolder, config: Any, analysis: Analysis, journal: Journal, say: Say) -> None:
+def _judge(left: _Left, folder: RunFolder, config: Any, analysis: Analysis, journal: stored.Journal, say: Say) -> None:
     """Judge the dialogues of a file, some at a time, each of which are on the disk before the next ones."""
     say(f"{left.about['file']}: {len(left.dialogues):,} of {left.num:,} dialogues are to be judged")
     for start in range(0, len(left.dialogues), AT_ONCE):
@@ -224,7 +208,7 @@ def _judge(left: _Left, folder: RunFolder, config: Any, analysis: Analysis, jour
         lines = []
         for dialogue, judgements in zip(batch, _judged(batch, config, analysis, folder), strict=True):
             keys = {key: getattr(dialogue[-1], key) for key in ("question", "rollout", "node", "about", "label")}
-            lines.append(judged_dialogue(left.about | keys, judgements))
+            lines.append(stored.judged_dialogue(left.about | keys, judgements))
         journal.add(lines)
 
 
@@ -252,8 +236,8 @@ def _fault(dialogue: Dialogue, judgements: Any) -> str | None:
     for each in judgements:
         if not any(each.row is row for row in dialogue):
             return f"expected a row of the dialogue, got {cut(repr(each.row))}"
-        if each.value is not None and not (isinstance(each.value, int | float) and abs(each.value) <= MOST):
-            return f"expected a number from {-MOST:g} to {MOST:g} or None, got {cut(repr(each.value))}"
+        if each.value is not None and not (isinstance(each.value, int | float) and abs(each.value) <= stored.MOST):
+            return f"expected a number from {-stored.MOST:g} to {stored.MOST:g} or None, got {cut(repr(each.value))}"
         if each.words is not None and not isinstance(each.words, str):
             return f"expected a text or None, got {cut(repr(each.words))}"
     return None
@@ -266,7 +250,11 @@ def shown(folder: RunFolder, name: str | None) -> list[RenderableType]:
     """Return the means of an analysis of a run, or of each, for people. Raises RunFolderError."""
     place = folder.root.below("analyses")
     try:
-        found = dict(stored_analyses(place)) if name is None else {name: read_results(place, file_of(name))}
+        found = (
+            dict(stored.stored_analyses(place))
+            if name is None
+            else {name: stored.read_results(place, stored.file_of(name))}
+        )
     except (ValueError, OSError) as error:
         raise RunFolderError(str(error)) from error
     return [each for name, results in found.items() for each in _means(name, results.dialogues)]
@@ -280,12 +268,12 @@ def listed(folder: RunFolder, name: str, wanted: Wanted, num: int, only: Sequenc
 
     only: filters, each a key of a decision or of its dialogue with a value, as "role=verifier".
     """
-    keys = [*JudgedDecision.model_fields, *(JudgedDialogue.model_fields.keys() - {"judged"})]
+    keys = [*stored.JudgedDecision.model_fields, *(stored.JudgedDialogue.model_fields.keys() - {"judged"})]
     filters = [(key, value) for key, _, value in (each.partition("=") for each in only)]
     if wrong := [each for each in only if each.partition("=")[0] not in keys or "=" not in each]:
         raise ConfigError.at("--only", f"expected KEY=VALUE with a key of {', '.join(sorted(keys))}, got {wrong[0]!r}")
     found = []
-    for dialogue in _read(folder.root.below("analyses"), file_of(name)).dialogues:
+    for dialogue in _read(folder.root.below("analyses"), stored.file_of(name)).dialogues:
         for each in dialogue.judged if wanted.has(dialogue.evaluation, dialogue.epoch) else ():
             there = {key: str(value) for key, value in (dict(dialogue) | dict(each)).items() if value is not None}
             if each.value is not None and all(
@@ -298,12 +286,12 @@ def listed(folder: RunFolder, name: str, wanted: Wanted, num: int, only: Sequenc
     table.title = Text(f"{printable(name)}: the largest and smallest of {len(found):,} values", style="dim")
     for value, of, it in found if len(found) <= 2 * num else [*found[:num], *found[-num:]]:
         where = of.evaluation or TRAINING, of.epoch, of.question, of.rollout, it.node, of.label
-        cells = score_text(value), *where, seat_of(it), it.words or "-", of.about, it.answer
+        cells = score_text(value), *where, stored.seat_of(it), it.words or "-", of.about, it.answer
         table.add_row(*(Text(printable(f"{cell}")) for cell in cells))
     return [table]
 
 
-def _means(name: str, dialogues: Sequence[JudgedDialogue]) -> Iterator[RenderableType]:
+def _means(name: str, dialogues: Sequence[stored.JudgedDialogue]) -> Iterator[RenderableType]:
     """Yield a title, and a table of means by evaluation, epoch and role, each with its decisions and questions."""
     judged = [each for dialogue in dialogues for each in dialogue.judged]
     unknown = sum(each.value is None for each in judged)
@@ -312,7 +300,7 @@ def _means(name: str, dialogues: Sequence[JudgedDialogue]) -> Iterator[Renderabl
     yield Text(f"{printable(name)}: means over {len(judged) - unknown:,} decisions{told}", style="dim")
     if unknown == len(judged):
         return
-    found = means_of(dialogues)
+    found = stored.means_of(dialogues)
     seats = sorted({seat for by_epoch in found.values() for by_seat in by_epoch.values() for seat in by_seat})
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for head in ("of", "epoch", *seats):

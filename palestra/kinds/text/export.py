@@ -4,7 +4,6 @@ An adapter is merged into the weights of its base, so that the folder needs neit
 loaded again, and must give each token of some answers the probability that the player gives it.
 """
 
-import shutil
 from itertools import cycle
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import torch
 from palestra.config import trusting
 from palestra.config.own_modules import using_nothing_outside
 from palestra.run.checkpoints import Checkpoints
-from palestra.run.export_files import ExportError
+from palestra.run.export_files import ExportError, exporting
 from palestra.run.kinds import read_stored_config
 from palestra.storage.run_folder import RunFolder
 from palestra.text.models.extra import library
@@ -63,20 +62,14 @@ def export_text_player(player: TextPlayer, folder: Path) -> int:
 
     Raises ExportError, also if the folder exists.
     """
-    if folder.exists():
-        raise ExportError(f"{folder} exists already; move it away or delete it, to export the player again")
-    game = player.game
-    first = game.a_long_dialogue(0)[0]
-    prompts = cycle([game.prompt(first, role) for role in first.turns()])
-    requests = [Request(prompt, key) for key, prompt in zip(range(NUM_ANSWERS), prompts, strict=False)]
-    answers = player.model.sample(requests, player.config.sampling)
-    folder.mkdir(parents=True)
-    try:
+    with exporting(folder, "player"):
+        game = player.game
+        first = game.a_long_dialogue(0)[0]
+        prompts = cycle([game.prompt(first, role) for role in first.turns()])
+        requests = [Request(prompt, key) for key, prompt in zip(range(NUM_ANSWERS), prompts, strict=False)]
+        answers = player.model.sample(requests, player.config.sampling)
         player.model.export(folder)
         _compare(folder, answers, player.config.sampling.temperature)
-    except BaseException:
-        shutil.rmtree(folder)
-        raise
     return sum(len(each.ids) for each in answers)
 
 

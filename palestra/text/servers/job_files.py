@@ -121,14 +121,9 @@ def read_pairs(content: bytes) -> Iterator[Pair]:
     return (pair for _, pair in _pairs(content))
 
 
-def supervised_examples(model: TextModel, content: bytes) -> list[JobExample]:
-    """Return the examples of a file as a local model reads them. Raises JobFileError, which names the line."""
-    return [_example(model, *each) for each in _decisions(content)]
-
-
-def preference_examples(model: TextModel, content: bytes) -> list[JobExample]:
-    """Return the pairs of a file as a local model reads them. Raises JobFileError, which names the line."""
-    return [_example(model, *each) for each in _pairs(content)]
+def examples_in(model: TextModel, content: bytes, are_pairs: bool) -> list[JobExample]:
+    """Return the decisions or pairs of a file, as a local model reads them. Raises JobFileError for a damaged line."""
+    return [_example(model, *each) for each in (_pairs(content) if are_pairs else _decisions(content))]
 
 
 def _example(model: TextModel, number: int, read: Decision | Pair) -> JobExample:
