@@ -81,13 +81,15 @@ def _train_seeds(found: "NamedConfig", config: Any, run: Path | None, seeds: Seq
     from palestra.training.training import Training
 
     evaluations, data = dict[int, Any](), load_yaml(render(config, type(config)))
-    begun = {  # of all, before the first one trains for hours
-        seed: run is not None and has_begun(Folder(run), f"seed-{seed}", config, data | {"seed": seed})
-        for seed in seeds
-    }
+
+    def is_begun(seed: int) -> bool:
+        return run is not None and has_begun(Folder(run), f"seed-{seed}", config, data | {"seed": seed})
+
+    for seed in seeds:
+        is_begun(seed)  # raises before the first one trains for hours
     for seed in seeds:
         folder = None if run is None else run / f"seed-{seed}"
-        if folder is not None and begun[seed]:
+        if folder is not None and is_begun(seed):  # another process may have begun it meanwhile
             trainer = Training.load(folder, console=shown)
         else:
             trainer = _make_trainer(found, folder, [f"seed={seed}"], shown)

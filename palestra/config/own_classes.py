@@ -1,5 +1,7 @@
 """Classes and functions of the user's own that a config names, as package.module:Class: found, imported, hashed."""
 
+import ast
+import inspect
 import sys
 import sysconfig
 import traceback
@@ -83,15 +85,22 @@ def names_of_ours(base: type) -> list[str]:
 def require_used(cls: type, known: Sequence[str], key: str = "") -> None:
     """Raise ConfigError for a name in a user's own class that looks like one of its base and is none, if none uses it.
 
-    known: those names of the base that it may define; one that it does define is not the one that is meant.
+    known: those names of the base that it may define; one that it does define is not the one that is meant. A name is
+    used that is read anywhere in the module; nothing is said of a class whose source is not known.
     """
     ours = next(filter(is_ours, cls.__mro__), object)
-    own = {name: value for each in cls.__mro__ if each not in ours.__mro__ for name, value in vars(each).items()}
-    used = {name for value in own.values() for name in getattr(getattr(value, "__code__", None), "co_names", ())}
+    classes = [each for each in cls.__mro__ if each not in ours.__mro__]
+    own, used = {name: value for each in classes for name, value in vars(each).items()}, set[str]()
+    for module in {each.__module__: sys.modules.get(each.__module__) for each in classes}.values():
+        try:
+            nodes = ast.walk(ast.parse(inspect.getsource(module)))  # type: ignore[arg-type]
+        except (OSError, TypeError, SyntaxError):
+            return
+        used |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
     hooks = HOOKS if any(name.startswith(HOOKS) for name in known) else ()
     for name in sorted(name for name in own.keys() - used - set(dir(ours)) if not name.startswith("_")):
         is_method = callable(getattr(cls, name))
-        left = [each for each in known if each not in own and callable(getattr(ours, each)) == is_method]
+        left = [each for each in known if each not in own and callable(getattr(ours, each, None)) == is_method]
         if (is_method and name.startswith(hooks)) or nearest(name, left, 0.85):
             expected = f"expected {', '.join(left)} and other names that do not look like one"
             got = f"{name!r} of {cls.__name__}, which nothing uses"
@@ -121,7 +130,12 @@ def _missing(name: str, kind: str, is_one: Callable[[Any], bool]) -> ValueError:
 def own_frames(error: BaseException) -> list[tuple[FrameType, int]]:
     """The frames, with their lines, of an error's traceback that lie in a user's own code, the outermost first."""
     frames = traceback.walk_tb(error.__traceback__)
-    return [each for each in frames if not any(place in each[0].f_code.co_filename for place in NOT_OWN)]
+    written = [each for each in frames if each[0].f_code.co_filename.endswith(".py") or _is_main(each[0])]
+    return [each for each in written if not any(place in each[0].f_code.co_filename for place in NOT_OWN)]
+
+
+def _is_main(frame: FrameType) -> bool:
+    return frame.f_globals.get("__name__") == "__main__"  # as of a notebook's cell, which lies in no file
 
 
 def failure(error: BaseException) -> str:

@@ -15,6 +15,7 @@ import json
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
@@ -306,9 +307,11 @@ def admit_sources(sources: Iterable[Source]) -> None:
     """Let this process import the sources that the process which started it has imported or may import.
 
     It imports no other sources of these modules, as if they were edited meanwhile: they would compute something else.
+    Of a module with several sources it is not known which one was imported.
     """
-    _handed_over.update({source.module: source for source in sources})
-    _admitted.update(_handed_over.values())
+    _admitted.update(sources := [*sources])
+    num_of = Counter(source.module for source in sources)
+    _handed_over.update({source.module: source for source in sources if num_of[source.module] == 1})
 
 
 def _untrusted(sources: Sequence[Source]) -> list[str]:

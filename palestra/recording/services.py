@@ -143,6 +143,10 @@ class TrackioConfig(Config):
         return TrackioRecorder(self)
 
 
+def _note(*parts: object, **options: object) -> None:
+    logging.getLogger("trackio").info("%s", " ".join(map(str, parts)))
+
+
 class TrackioRecorder(Recorder):
     """Files the records of a run in trackio. The run is named for its folder and an id that is kept in trackio/run-id.
 
@@ -154,7 +158,7 @@ class TrackioRecorder(Recorder):
         self._run: Any = None
         self._last = 0
         for module in map(import_module, ("trackio", "trackio.run", "trackio.utils")):
-            vars(module)["print"] = logging.getLogger("trackio").info  # the screen is the display's
+            vars(module)["print"] = _note  # the screen is the display's
 
     def open(self, run: RunCard) -> int:
         if self._run is not None:

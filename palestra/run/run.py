@@ -196,14 +196,15 @@ class Run:
         """Make the folder of a new run, once."""
         if self.is_begun:
             return
-        if isinstance(self.place, RunFolder):
+        place = self.place
+        if self.resumed or (isinstance(place, RunFolder) and place.root.kind(place.run.name) is not None):
             if self.folder.facts().set_in_python != self.set_in_python:
                 raise self.folder.not_rebuildable()
         else:
             if self.config.output.mirror is not None:
                 self.config.output.mirror.require_backend()  # before there is a folder
             copies = files_of_copies(self.config.copied())
-            place = default_folder(self.place, self.name, copies)
+            place = default_folder(place.path if isinstance(place, RunFolder) else place, self.name, copies)
             with place.beginning(copies):
                 self.place = place
                 begin(place)  # first: a folder with a config and run.json is a run

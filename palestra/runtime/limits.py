@@ -81,6 +81,12 @@ class GuardedOutput:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
 
+    def __enter__(self) -> "GuardedOutput":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.__exit__(*error)
+
     @property
     def buffer(self) -> "GuardedOutput":
         return GuardedOutput(self._file.buffer, self._refused)

@@ -5,6 +5,7 @@ Python handles signals in the main thread alone: in other threads nothing is cau
 
 import fcntl
 import os
+import re
 import select
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -20,6 +22,7 @@ from palestra.runtime.limits import GuardedOutput
 
 OPTIONAL = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)  # a connection closes, a job's time is over
 STOPPING = (signal.SIGINT, signal.SIGTERM, *OPTIONAL)
+REPEATED = (signal.SIGHUP, signal.SIGXCPU)  # by shells, which pass it on, and by the system, every second
 
 
 def heeded() -> list[signal.Signals]:
@@ -32,6 +35,10 @@ def heeded() -> list[signal.Signals]:
 
 def _would_end(number: signal.Signals) -> bool:
     handler = signal.getsignal(number)
+    if handler == signal.SIG_DFL:  # unless code that is not Python's handles it, as that of faulthandler
+        with suppress(OSError):
+            caught = re.findall(r"SigCgt:\s*(\w+)", Path("/proc/self/status").read_text())
+            return not int(caught[0], 16) >> (number - 1) & 1
     return handler == signal.SIG_DFL or getattr(handler, "__module__", None) == __name__  # by itself, or by us
 
 
@@ -95,7 +102,7 @@ def _watch(reading: int, within_s: float, before_exit: Callable[[str], None]) ->
         for number in os.read(reading, 64):
             if number == 0:
                 return
-            if number in STOPPING and first and number != signal.SIGHUP:
+            if number in STOPPING and first and number not in REPEATED:
                 _exit(number, "a second signal", before_exit)
             elif number in STOPPING and not first:
                 first, deadline = number, time.monotonic() + within_s

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from palestra.buffers.memory import NoRoom
 from palestra.callbacks import Callback
 from palestra.config import ConfigError, ConfigErrorItem, Failed, PartError, running_own
-from palestra.config.own_classes import HOOKS, names_of_ours, own_frames, require_used
+from palestra.config.own_classes import HOOKS, is_ours, names_of_ours, own_frames, require_used
 from palestra.run.base import BaseRunConfig
 from palestra.run.run import Run
 from palestra.run.run_checkpoints import RunCheckpoints
@@ -163,7 +163,8 @@ def check_ready(training: Any) -> None:
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise RuntimeError('expected fit() below `if __name__ == "__main__":`, because workers import the script, too')
-    require_used(type(training), [name for name in dir(training) if name.startswith(HOOKS)], "trainer")
+    cls = type(training)
+    require_used(cls, [name for name in dir(next(filter(is_ours, cls.__mro__))) if name.startswith(HOOKS)], "trainer")
     check_scratch_folders(training.config)
     if not training.run.resumed:
         check_checkpoint_folder(training.config)
