@@ -52,17 +52,12 @@ class Watcher:
 class AnyTraining(Protocol):
     """A training of any kind, as those of its parts know it that need no more."""
 
+    run: Run
+    replica: Replica
+    checkpoints: RunCheckpoints
+
     @property
     def config(self) -> Any: ...
-
-    @property
-    def run(self) -> Run: ...
-
-    @property
-    def replica(self) -> Replica: ...
-
-    @property
-    def checkpoints(self) -> RunCheckpoints: ...
 
     @property
     def callbacks(self) -> Sequence[Callback]: ...
