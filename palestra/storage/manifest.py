@@ -163,8 +163,7 @@ def rows_per_segment(buffer: SegmentedRows, at_most: int) -> int:
 
     It is small because every save writes the unfinished segment again.
     """
-    num = max(1, SEGMENT_BYTES // buffer.row_bytes)
-    return min(at_most, 1 << num.bit_length() - 1)
+    return min(at_most, 1 << max(1, SEGMENT_BYTES // buffer.row_bytes).bit_length() - 1)
 
 
 def store_full_segments(

@@ -79,8 +79,7 @@ def _failed(error: RankLost, training: AnyTraining) -> TrainingFailed:
 
 def _make_link(training: AnyTraining) -> Link:
     ranks = training.replica.ranks
-    parent = os.getppid()
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     link = Link(ranks, training.config.execution.timeout_s, lambda: f"opt step {training.opt_steps}")
     link.waiting = lambda: training.run.time_log.during("waiting")
     try:

@@ -121,8 +121,7 @@ def advise(stored: StoredGames, position: Position, memory: Memory) -> Advice:
     """
     game, role = stored.game, position.role
     player = stored.players[stored.config.roles[role]]
-    policy = player.predictor(True, role)
-    decision = position.decide(policy, memory)
+    decision = position.decide(player.predictor(True, role), memory)
     scripts = scripts_for(game, stored.config.game, role)  # of all but `random` that can sit there and see enough
     also = {
         name: position.decide(script, {}).action[0]
