@@ -373,9 +373,6 @@ class FitConfig(EvaluatedRunConfig):
     def learning_keys(self) -> list[str]:
         return ["learning"]
 
-    def count_replicas(self) -> int:
-        return self.num_replicas
-
     def with_model(self, model: Model) -> Self:
         """Return this config, which names no model, with the class of one, and the keys that it was made with.
 
