@@ -42,8 +42,10 @@ def linked(training: AnyTraining) -> Iterator[None]:
         yield
         return
     if replica.ranks.num == 1:
-        if config.count_processes() > 1:
-            raise ConfigError.at("execution.num_processes", _outside(config.count_processes()))
+        if (num := config.count_processes()) > 1:
+            ways = f"`palestra train FILE` and `torchrun --nproc-per-node {num} -m palestra -- train FILE --run DIR`"
+            expected = f"expected 1 in a program that torchrun has not started, got {num}; {ways} start them"
+            raise ConfigError.at("execution.num_processes", expected)
         yield
         return
     link = replica.link = replica.link or _make_link(training)
@@ -61,12 +63,6 @@ def linked(training: AnyTraining) -> Iterator[None]:
         why = error.why if isinstance(error, TrainingFailed) else f"{type(error).__name__}: {error}"
         link.fail(f"rank {replica.ranks.rank} has failed: {why}", has_failed=True)
         raise
-
-
-def _outside(num: int) -> str:
-    """Say how a run of several processes is started."""
-    ways = f"`palestra train FILE` and `torchrun --nproc-per-node {num} -m palestra -- train FILE --run DIR` start them"
-    return f"expected 1 in a program that torchrun has not started, got {num}; {ways}"
 
 
 def _hints(training: AnyTraining) -> list[str]:
