@@ -3,8 +3,6 @@
 A comparison is shown in a terminal, as CSV, or as a section of a report.
 """
 
-import csv
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -22,6 +20,7 @@ from palestra.report.blocks import Table as PageTable
 from palestra.report.evaluation_tables import counted_in_runs, evaluation_names, pairing_text, pairings
 from palestra.report.groups import FEWEST_OF_A_BAND, NUM_RESAMPLES, Group, cut, mean_score, standings_of
 from palestra.report.overview import differing_keys
+from palestra.run.tables import csv_text
 from palestra.runtime.statistics import (
     Estimate,
     estimate_interquartile_mean,
@@ -314,13 +313,10 @@ def comparison_section(groups: Sequence[Group]) -> Section:
 
 def to_csv(comparison: Comparison) -> str:
     """Return a comparison as CSV: a head, then a line for each score of each run."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows(
+    rows = (
         [row.evaluation, row.pairing, row.measure, each.group, run, *score]
         for row in comparison.rows
         for each in row.groups
         for run, score in each.by_run
     )
-    return file.getvalue()
+    return csv_text(COLUMNS, rows)

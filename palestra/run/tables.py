@@ -183,11 +183,18 @@ def write_csv(found: Rows, file: TextIO | VisibleFile) -> None:
     writer.writerows(cells(row, found.axes) for row in found.rows)
 
 
+def csv_text(head: Iterable[Any], rows: Iterable[Iterable[Any]]) -> str:
+    """Return a table as the text of a CSV file."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(head)
+    writer.writerows(rows)
+    return file.getvalue()
+
+
 def to_csv(found: Rows) -> str:
     """Return the text that `write_csv` writes."""
-    file = io.StringIO()
-    write_csv(found, file)
-    return file.getvalue()
+    return csv_text(types_of(found.axes), (cells(row, found.axes) for row in found.rows))
 
 
 def to_parquet(found: Rows) -> bytes:
