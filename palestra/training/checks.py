@@ -55,15 +55,13 @@ class AnyTraining(Protocol):
     run: Run
     replica: Replica
     checkpoints: RunCheckpoints
+    opt_steps: int
 
     @property
     def config(self) -> Any: ...
 
     @property
     def callbacks(self) -> Sequence[Callback]: ...
-
-    @property
-    def opt_steps(self) -> int: ...
 
     def is_saved(self) -> bool: ...
 
