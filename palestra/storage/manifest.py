@@ -163,7 +163,8 @@ def rows_per_segment(buffer: SegmentedRows, at_most: int) -> int:
 
     It is small because every save writes the unfinished segment again.
     """
-    return min(at_most, 1 << max(1, SEGMENT_BYTES // buffer.row_bytes).bit_length() - 1)
+    num = max(1, SEGMENT_BYTES // buffer.row_bytes)
+    return min(at_most, 1 << num.bit_length() - 1)
 
 
 def store_full_segments(
