@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from palestra.config.rendering import inline_flow
-from palestra.run.tables import csv_text
 from palestra.runtime.console import visible
+from palestra.storage.disk import csv_text
 from palestra.sweeps.naming import point_texts, short_keys
 from palestra.sweeps.outcomes import STATES, VALUES, best_of, count_of, parent_of, state_of, value_of, why_of
 

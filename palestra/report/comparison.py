@@ -20,13 +20,13 @@ from palestra.report.blocks import Table as PageTable
 from palestra.report.evaluation_tables import counted_in_runs, evaluation_names, pairing_text, pairings
 from palestra.report.groups import FEWEST_OF_A_BAND, NUM_RESAMPLES, Group, cut, mean_score, standings_of
 from palestra.report.overview import differing_keys
-from palestra.run.tables import csv_text
 from palestra.runtime.statistics import (
     Estimate,
     estimate_interquartile_mean,
     estimate_probability_of_improvement,
     score_interval_of_improvement,
 )
+from palestra.storage.disk import csv_text
 from palestra.sweeps.naming import short_keys
 
 NUM_RESAMPLES_OF_PAIRS = 10_000

@@ -15,7 +15,7 @@ from palestra.recording.recorders import numbers_of
 from palestra.run.base import BaseRunConfig
 from palestra.run.kinds import kind_of_stored
 from palestra.runtime.console import VisibleFile
-from palestra.storage.disk import RunFolderError
+from palestra.storage.disk import RunFolderError, csv_text
 from palestra.storage.records_file import iterate_records
 from palestra.storage.run_folder import RunFolder
 
@@ -181,15 +181,6 @@ def write_csv(found: Rows, file: TextIO | VisibleFile) -> None:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(types_of(found.axes))
     writer.writerows(cells(row, found.axes) for row in found.rows)
-
-
-def csv_text(head: Iterable[Any], rows: Iterable[Iterable[Any]]) -> str:
-    """Return a table as the text of a CSV file."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(head)
-    writer.writerows(rows)
-    return file.getvalue()
 
 
 def to_csv(found: Rows) -> str:

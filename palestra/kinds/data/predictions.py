@@ -19,8 +19,8 @@ from palestra.data.sets import num_items
 from palestra.data.workers import deaths_held
 from palestra.kinds.data.models import PredictionFailed, StoredModel, joined, named_tensors
 from palestra.models.labelled import LABEL, Classifier
-from palestra.run.tables import csv_text, frames_module
-from palestra.storage.disk import write_file
+from palestra.run.tables import frames_module
+from palestra.storage.disk import csv_text, write_file
 
 Columns = dict[str, np.ndarray[Any, Any]]
 HALVES = (torch.bfloat16, torch.float16)  # of which no table knows the first
