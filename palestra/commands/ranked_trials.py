@@ -1,7 +1,5 @@
 """The trials of a sweep, the best first, as `palestra trials` prints and writes them."""
 
-import csv
-import io
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,6 +8,7 @@ from rich.text import Text
 
 from palestra.config.rendering import inline_flow
 from palestra.runtime.console import visible
+from palestra.storage.disk import csv_text
 from palestra.sweeps.naming import point_texts, short_keys
 from palestra.sweeps.outcomes import STATES, VALUES, best_of, count_of, parent_of, state_of, value_of, why_of
 
@@ -79,20 +78,18 @@ def to_csv(sweep: "StoredSweep", trials: "Sequence[FrozenTrial]") -> str:
     """
     keys = list(dict.fromkeys(key for trial in sweep.trials for key in trial.params))
     seeds = list(dict.fromkeys(seed for trial in sweep.trials for seed in _values(trial)))
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
     is_counted = any(count_of(trial, sweep.unit) for trial in sweep.trials)
     counted = [sweep.unit] * is_counted
     with_parents = any(parent_of(trial) is not None for trial in sweep.trials)
     head = ["trial", "state", *["parent"] * with_parents, "value", *(f"seed-{seed}" for seed in seeds)]
-    writer.writerow([*head, *keys, *counted, "why"])
+    rows = []
     for trial in trials:
         of_seeds = [_values(trial).get(seed) for seed in seeds]
         point = [_cell(trial.params[key]) if key in trial.params else "" for key in keys]
         ended = [*[count_of(trial, sweep.unit)] * is_counted, _why(trial)]
         parent = [parent_of(trial)] * with_parents
-        writer.writerow([trial.number, state_of(trial), *parent, value_of(trial), *of_seeds, *point, *ended])
-    return file.getvalue()
+        rows.append([trial.number, state_of(trial), *parent, value_of(trial), *of_seeds, *point, *ended])
+    return csv_text([*head, *keys, *counted, "why"], rows)
 
 
 def _cell(value: Any) -> Any:

@@ -84,8 +84,7 @@ def terminal(errors: Console) -> "Terminal":
 
     if isinstance(sys.stdin, TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")
-    lines = iter(sys.stdin.readline, "")
-    return Terminal(say, partial(say, console=errors), partial(say, end=""), lines)
+    return Terminal(say, partial(say, console=errors), partial(say, end=""), iter(sys.stdin.readline, ""))
 
 
 def read_pairing(texts: Sequence[str]) -> dict[str, str]:

@@ -121,8 +121,7 @@ def in_full(value: Any, place: Place) -> Any:
         return [in_full(item, place.below_or_any(index, value)) for index, item in enumerate(value)]
     if place.variants is None:
         return value
-    members = members_of(place.kind)
-    whole = completed(place.variants.named(members, value), place)
+    whole = completed(place.variants.named(members_of(place.kind), value), place)
     is_own = isinstance(place.variants, ByName) and place.variants.names_own_class(value)
     return whole if is_own or not any(lacking(whole, place)) else value
 

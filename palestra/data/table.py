@@ -47,8 +47,8 @@ AnyHeldOutConfig = Annotated[HeldOutFractionConfig | HeldOutColumnConfig, ByName
 class FileKeys(Protocol):
     """The keys of a config that say which file is read, and which of its rows are held out."""
 
-    @property
-    def file(self) -> str: ...
+    file: str
+
     @property
     def label(self) -> str | None: ...
     @property
@@ -58,12 +58,9 @@ class FileKeys(Protocol):
 class TableKeys(FileKeys, Protocol):
     """The keys of a config that a table needs."""
 
-    @property
-    def categorical(self) -> list[str]: ...
-    @property
-    def images(self) -> list[str]: ...
-    @property
-    def standardize(self) -> bool: ...
+    categorical: list[str]
+    images: list[str]
+    standardize: bool
 
 
 class Encoding(NamedTuple):

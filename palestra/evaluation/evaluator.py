@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from palestra.games.game import GameEnds, State, TensorGame, choose_worlds
+from palestra.games.game import GameEnds, State, TensorGame, choose_worlds, memory_after
 from palestra.games.policy import Memory, Policy
 from palestra.games.spaces import Discrete
 from palestra.games.world import Rules
@@ -227,11 +227,7 @@ class Batch:
                     self.record(role, self.state, decides, decision.action)
                 if role in self.actions:
                     self.actions[role].scatter_add_(0, decision.action, decides.long())
-                before = self.memory.get(role, {})
-                self.memory[role] = {
-                    name: choose_worlds(decides, value, before.get(name, torch.zeros_like(value)))
-                    for name, value in decision.memory.items()
-                }
+                self.memory[role] = memory_after(decides, decision.memory, self.memory.get(role, {}))
             step_keys = move_keys + len(game.roles) + 1
             state, rewards, terminated, truncated = rules.ask("transition", self.state, actions, step_keys)
             # The state of a truncated game stays as it was when it was cut off, so that its counters stay too.

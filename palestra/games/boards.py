@@ -109,8 +109,7 @@ class BoardGame(TensorGame):
         self.steps = torch.tensor([1, M, M + 1, M + 2], device=device)  # upwards, to the right, and both diagonals
         # of no win, first's, second's
         self.rewards = torch.tensor([[0.0, 0.0], [1.0, -1.0], [-1.0, 1.0]], device=device)
-        num_actions = len(self.reached)
-        self.action_spaces = dict.fromkeys(self.roles, Discrete(num_actions))
+        self.action_spaces = dict.fromkeys(self.roles, Discrete(len(self.reached)))
         self.spaces = {role: {"stones": Space((2, M, N), torch.float32, padded=False)} for role in self.roles}
 
     def reset(self, keys: Tensor) -> State:

@@ -108,6 +108,12 @@ def cleared(memory: Mapping[str, Tensor], where: Tensor) -> Memory:
     return {name: value.masked_fill(expand_mask(where, value), 0) for name, value in memory.items()}
 
 
+def memory_after(decides: Tensor, memory: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> Memory:
+    """Take a player's memory after a decision where it decides, bool (B,); elsewhere that before, zeros at first."""
+    kept = {name: before.get(name, torch.zeros_like(value)) for name, value in memory.items()}
+    return {name: choose_worlds(decides, value, kept[name]) for name, value in memory.items()}
+
+
 class IllegalMove(ValueError):
     """The public `step` got an action that the rules forbid."""
 

@@ -105,14 +105,9 @@ class LearningConfig(Config):
 class LearnsBy(Protocol):
     """The config of a `Learner`: LearningConfig, or another that has these keys."""
 
-    @property
-    def num_microbatches(self) -> int: ...
-
-    @property
-    def groups(self) -> list[GroupConfig]: ...
-
-    @property
-    def max_grad_norm(self) -> float | None: ...
+    num_microbatches: int
+    groups: list[GroupConfig]
+    max_grad_norm: float | None
 
     @property
     def ema(self) -> EMAConfig | None: ...

@@ -78,9 +78,8 @@ class NatureCNN(ImageNet):
         super().__init__()
         self.entry, (channels, height, width) = find_image(config.name, spaces)
         layers: list[nn.Module] = []
-        for index, (out, kernel, stride) in enumerate(
-            zip(config.channels, config.kernels, config.strides, strict=True)
-        ):
+        windows = zip(config.channels, config.kernels, config.strides, strict=True)
+        for index, (out, kernel, stride) in enumerate(windows):
             if kernel > min(height, width):
                 expected = f"expected a window of at most {height} x {width} pixels, the size of its input"
                 raise ConfigError.at(f"kernels.{index}", f"{expected}, got {kernel} x {kernel}")

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from palestra.config import ConfigError
 from palestra.games import GameConfig, make_game
-from palestra.games.game import IllegalMove, State, TensorGame, choose_worlds, is_legal
+from palestra.games.game import IllegalMove, State, TensorGame, choose_worlds, cleared, is_legal, memory_after
 from palestra.games.policy import Memory, Policy
 from palestra.games.spaces import ActionSpace, Box, Discrete, MultiDiscrete, Space
 from palestra.players import make_script, script_error
@@ -74,10 +74,7 @@ class SeatedWorlds:
             self.state = {name: choose_worlds(chosen, fresh[name], value) for name, value in self.state.items()}
             self.place = self.place.masked_fill(chosen, 0)
             self.terminated, self.truncated = self.terminated & ~chosen, self.truncated & ~chosen
-            self.memory = {
-                role: {name: choose_worlds(chosen, torch.zeros_like(value), value) for name, value in memory.items()}
-                for role, memory in self.memory.items()
-            }
+            self.memory = {role: cleared(memory, chosen) for role, memory in self.memory.items()}
             self._play_to_decision(chosen)
             self.reward = self.reward.masked_fill(chosen, 0.0)
             if not (chosen := chosen & (self.terminated | self.truncated)).any():
@@ -137,10 +134,7 @@ class SeatedWorlds:
             decision = policy.act(view, game.legal(self.state, role), keys + game.roles.index(role) + 1, memory)
             actions[role] = decision.action
             decides = movers & game.deciding(self.state)[:, game.roles.index(role)]
-            self.memory[role] = {
-                name: choose_worlds(decides, value, memory.get(name, torch.zeros_like(value)))
-                for name, value in decision.memory.items()
-            }
+            self.memory[role] = memory_after(decides, decision.memory, memory)
         state, rewards, terminated, truncated = game.transition(self.state, actions, keys + len(game.roles) + 1)
         self.state = {name: choose_worlds(movers, value, self.state[name]) for name, value in state.items()}
         self.place = torch.where(movers, (index + 1) % len(game.moves), self.place)

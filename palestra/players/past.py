@@ -146,6 +146,5 @@ class PastPolicy:
         turn = number + self.game.roles.index(self.role) * (number // len(selves))  # so that all meet all
         chosen = torch.where(before == 0, (turn + fold(keys[:1], 0)) % len(selves) + 1, before)
         sitters = [Sitter((chosen == n).nonzero()[:, 0], each) for n, each in enumerate(selves, 1)]
-        seated = SeatedPolicy(sitters, len(keys), keys.device)
-        decision = seated.act({"state": view}, legal, keys, memory)
+        decision = SeatedPolicy(sitters, len(keys), keys.device).act({"state": view}, legal, keys, memory)
         return Decision(decision.action, {}, decision.memory | {"self": chosen})

@@ -3,8 +3,6 @@
 A comparison is shown in a terminal, as CSV, or as a section of a report.
 """
 
-import csv
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -28,6 +26,7 @@ from palestra.runtime.statistics import (
     estimate_probability_of_improvement,
     score_interval_of_improvement,
 )
+from palestra.storage.disk import csv_text
 from palestra.sweeps.naming import short_keys
 
 NUM_RESAMPLES_OF_PAIRS = 10_000
@@ -314,13 +313,10 @@ def comparison_section(groups: Sequence[Group]) -> Section:
 
 def to_csv(comparison: Comparison) -> str:
     """Return a comparison as CSV: a head, then a line for each score of each run."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows(
+    rows = (
         [row.evaluation, row.pairing, row.measure, each.group, run, *score]
         for row in comparison.rows
         for each in row.groups
         for run, score in each.by_run
     )
-    return file.getvalue()
+    return csv_text(COLUMNS, rows)

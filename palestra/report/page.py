@@ -98,8 +98,7 @@ def _lead(group: Group) -> str:
     facts = [run.subject or "unknown", *(run.learning if not run.players else ())]
     for name, entry in run.players.items():
         keys = (("algorithm", "name"), ("scripted",), ("from_run",), ("torch_module",), ("from_model",))
-        found = [under(entry, *each) for each in keys]
-        facts += [f"{name} by {what}" for what in found if what][:1]
+        facts += [f"{name} by {what}" for each in keys if (what := under(entry, *each))][:1]
     facts += [f"{len(group.runs)} runs"] if len(group.runs) > 1 else []
     return f"{group.label}: {', '.join(facts)}"
 

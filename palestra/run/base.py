@@ -152,8 +152,9 @@ class BaseRunConfig(Config):
 
     @classmethod
     def learns_by(cls, data: Mapping[str, Any]) -> list[str]:
-        """Name what learns in a run, as algorithms. data: its config as plain data."""
-        return []
+        """Name what learns in a run, as the algorithms of its players. data: its config as plain data."""
+        names = (under(player, "algorithm", "name") for player in (under(data, "players") or {}).values())
+        return [str(name) for name in names if name]
 
     def kept(self) -> Mapping[str, str]:
         """Return the keys below the changeable ones that stay as they are, each with the reason."""
@@ -245,7 +246,7 @@ class BaseRunConfig(Config):
 
     def count_replicas(self) -> int:
         """Return how many trainings learn the same in lockstep."""
-        return 1
+        return getattr(self, "num_replicas", 1)
 
     def count_processes(self) -> int:
         """Return among how many processes the replicas are divided."""
@@ -298,12 +299,6 @@ class BaseRunConfig(Config):
     def measure_errors(self, keys: MeasureKeys) -> list[ConfigErrorItem]:
         """Find the errors in what is to be measured, with paths relative to it."""
         return measure_errors(keys, self.measured(), self.measured_roles(), self.measures_of_games(), self.changing())
-
-
-def algorithms_of(data: Mapping[str, Any]) -> list[str]:
-    """Name the algorithms of the players of a run. data: its config as plain data."""
-    names = (under(player, "algorithm", "name") for player in (under(data, "players") or {}).values())
-    return [str(name) for name in names if name]
 
 
 def player_name_errors(names: Iterable[str], scripted: Collection[str]) -> Iterator[ConfigErrorItem]:
@@ -362,6 +357,9 @@ class EvaluatedRunConfig(BaseRunConfig):
     def are_scores_known(self) -> bool:
         """Return whether `best` can be checked, because every class that declares scores may be imported."""
         return True
+
+    def judged_by(self, evaluation: str) -> Sequence[Config]:
+        return [each for each in self.evaluations if each.name == evaluation]
 
     def measured(self) -> Sequence[Any]:
         return self.evaluations

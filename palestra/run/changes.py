@@ -57,8 +57,7 @@ def changed_stored_config(folder: RunFolder, overrides: Sequence[str]) -> tuple[
     with reading_own():  # the modules that overrides name, because the user typed them
         changed = check_overridden(data | marks, overrides, type(config))
     expected = f"expected a change of {', '.join(config.changeable)} alone, because the run has learned by its config"
-    before = config.model_copy(update=marks)
-    keys = [change.key for change in differences(before, changed)]
+    keys = [change.key for change in differences(config.model_copy(update=marks), changed)]
     kept = config.kept()
     faults = {key: expected for key in keys if not is_below(key, config.changeable)}
     faults |= {

@@ -260,8 +260,7 @@ class Checkpoints:
         self.folder.write("latest", f"{name}\n".encode())  # first: a kill in `_publish` is undone for the latest one
         if manifest.buffers:
             content = {file: read_checked(place, file, manifest.files[file]) for file in (STATE, TENSORS)}
-            state = parse_json(content[STATE], STATE) | {"has_replay_rows": False}
-            content[STATE] = to_json(state).encode()
+            content[STATE] = to_json(parse_json(content[STATE], STATE) | {"has_replay_rows": False}).encode()
             files = {file: StoredFile.of(content[file]) for file in content}
             content[MANIFEST] = manifest.model_copy(update={"files": files, "buffers": {}}).to_bytes()
             self._remove_leftovers()

@@ -143,8 +143,7 @@ def write_copy(
         weights=StoredFile.of(content),
     )
     folder.make()
-    written = settings, content, to_json(facts.model_dump()).encode()
-    for file, each in zip(_files_of(name), written, strict=True):
+    for file, each in zip(_files_of(name), (settings, content, to_json(facts.model_dump()).encode()), strict=True):
         if each is not None:
             folder.write(file, each)
 

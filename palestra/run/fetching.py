@@ -81,9 +81,8 @@ def fetch_new_checkpoints(url: str, folder: RunFolder) -> None:
 
 def _is_here(local: Folder, name: str) -> bool:
     """Whether a local folder holds the checkpoint with that name on the mirror. The name has its manifest's digest."""
-    if local.kind(MANIFEST) is None:
-        return False
-    return name.endswith(hashlib.sha256(local.read(MANIFEST)).hexdigest()[:8])
+    is_there = local.kind(MANIFEST) is not None
+    return is_there and name.endswith(hashlib.sha256(local.read(MANIFEST)).hexdigest()[:8])
 
 
 @contextmanager
@@ -97,8 +96,7 @@ def local_folders(runs: Sequence[str]) -> Iterator[list[Path]]:
         folders = []
         for number, run in enumerate(runs):
             if is_url(run):
-                into = Path(place, str(number), name_of(run))
-                folders.append(fetch(run, into, with_rows=False)[0].path)
+                folders.append(fetch(run, Path(place, str(number), name_of(run)), with_rows=False)[0].path)
             else:
                 folders.append(Path(run))
         yield folders
@@ -178,18 +176,16 @@ def _fetch_checkpoint(
     try:
         contents = Contents.from_bytes(_read_contents(remote, name))
         for file, stored in contents.files.items():
-            _fetch_file(remote, there, f"checkpoints/{name}/{file}", target, file, stored)
+            _fetch_file(remote, there, f"checkpoints/{name}/{file}", target, stored)
         for segment, stored in contents.segments.items() if with_rows else ():
             if buffers.kind(segment) is None:
-                _fetch_file(remote, there, f"buffers/{segment}", buffers.make(), segment, stored)
+                _fetch_file(remote, there, f"buffers/{segment}", buffers.make(), stored)
         for name_of_folder, files in contents.once.items():
             place = folder.root.below(name_of_folder)
             for file, stored in files.items():
                 if place.kind(file) is None:
-                    path = f"{name_of_folder}/{file}"
-                    is_growing = name_of_folder in GROWING
                     try:
-                        _fetch_file(remote, there, path, place.make(), file, stored, is_growing)
+                        _fetch_file(remote, there, f"{name_of_folder}/{file}", place.make(), stored)
                     except DamagedError as error:
                         if training_reads(name_of_folder, file):
                             raise
@@ -209,16 +205,10 @@ def _read_contents(remote: Remote, name: str) -> bytes:
         raise DamagedError(f"{CONTENTS} is missing") from None
 
 
-def _fetch_file(
-    remote: Remote,
-    there: Mapping[str, int],
-    path: str,
-    folder: Folder,
-    name: str,
-    stored: StoredFile,
-    is_growing: bool = False,
-) -> None:
+def _fetch_file(remote: Remote, there: Mapping[str, int], path: str, folder: Folder, stored: StoredFile) -> None:
     """Fetch a file, of which only the beginning is checked if it has grown since. Raises DamagedError."""
+    outer, _, name = path.rpartition("/")
+    is_growing = outer in GROWING
     if there.get(path, stored.size) != stored.size and not is_growing:
         raise DamagedError(f"{path} differs from what was written: expected {stored.size} bytes, got {there[path]}")
     try:

@@ -238,8 +238,7 @@ class Mirror:
         elif not isinstance(claimed, dict) or claimed.get("id") != json.loads(own)["id"]:
             raise RunFolderError(f"output.mirror.url: expected a new folder, got {self.remote.url} of another run")
         ahead = max((number_of(name) for name in self._whole()), default=-1)
-        here = max(self.checkpoints.numbers(), default=-1)
-        if ahead > here:
+        if ahead > max(self.checkpoints.numbers(), default=-1):
             raise RunFolderError(
                 f"{self.remote.url} has checkpoint {ahead:08d}, but {self.folder.path} does not: another process has "
                 f"continued the run. To continue from there: {self.folder.ways_on().to_resume_mirror(self.remote.url)}"

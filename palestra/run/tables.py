@@ -15,7 +15,7 @@ from palestra.recording.recorders import numbers_of
 from palestra.run.base import BaseRunConfig
 from palestra.run.kinds import kind_of_stored
 from palestra.runtime.console import VisibleFile
-from palestra.storage.disk import RunFolderError
+from palestra.storage.disk import RunFolderError, csv_text
 from palestra.storage.records_file import iterate_records
 from palestra.storage.run_folder import RunFolder
 
@@ -185,9 +185,7 @@ def write_csv(found: Rows, file: TextIO | VisibleFile) -> None:
 
 def to_csv(found: Rows) -> str:
     """Return the text that `write_csv` writes."""
-    file = io.StringIO()
-    write_csv(found, file)
-    return file.getvalue()
+    return csv_text(types_of(found.axes), (cells(row, found.axes) for row in found.rows))
 
 
 def to_parquet(found: Rows) -> bytes:

@@ -55,8 +55,7 @@ class Files:
 
     def __init__(self, folder: Folder) -> None:
         self.folder, self._lock = folder.make(), threading.Lock()
-        names = folder.names()
-        stored = [read_entry(folder, name, FileFacts) for name in names if name.endswith(".json")]
+        stored = [read_entry(folder, name, FileFacts) for name in folder.names() if name.endswith(".json")]
         self._files = {each.id: each for each in sorted(stored, key=lambda each: each.number)}
         folder.remove_files(lambda name: name.partition(".")[0] not in self._files)  # whose upload was killed
 

@@ -84,7 +84,7 @@ def find_source(facts: ServerFacts, folder: Folder) -> Source:
     Raises RunFolderError if the folder belongs to another model, or if there is no such player, CheckpointError.
     """
     if folder.kind(FACTS) is not None:
-        begun = _read_facts(folder)
+        begun = read_entry(folder, FACTS, ServerFacts)
         if begun.identity() != facts.identity():
             player_of = "" if begun.player is None else f"{begun.player!r} at the checkpoint {begun.checkpoint} of "
             in_type = "" if begun.dtype is None else f" in {begun.dtype}"
@@ -107,7 +107,7 @@ def keep_source(source: Source, folder: Folder) -> None:
 @using_nothing_outside()
 def stored_source(folder: Folder) -> Source:
     """Return the model with which the folder of a server began. Raises RunFolderError, CheckpointError."""
-    return _source(_read_facts(folder), folder.below(COPY))
+    return _source(read_entry(folder, FACTS, ServerFacts), folder.below(COPY))
 
 
 def _source(facts: ServerFacts, copied: Folder | None) -> Source:
@@ -157,7 +157,3 @@ def facts_of(path: Path, player: str | None, checkpoint: str | None, dtype: str 
         raise ConfigError.at("--player", f"{expected}, got {chosen or 'none'}")
     found |= {"name": f"{path.name}:{chosen}", "player": chosen, "checkpoint": checkpoint or "latest"}
     return ServerFacts(**found, base=None, dtype=None)
-
-
-def _read_facts(folder: Folder) -> ServerFacts:
-    return read_entry(folder, FACTS, ServerFacts)

@@ -5,8 +5,10 @@ the other, never through a symbolic link; a file is opened only if it is a regul
 has no second hard link. Anything else raises RefusedPathError and stays unchanged.
 """
 
+import csv
 import errno
 import hashlib
+import io
 import os
 import re
 import stat
@@ -14,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 PIECE = 16 << 20  # bytes that are read at a time
 MAX_CONFIG_BYTES = 16 << 20
@@ -349,6 +351,15 @@ def open_plain(path: Path) -> OpenFile:
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file atomically: after a crash `path` has either the old or the new content."""
     Folder(path.parent).write(path.name, content)
+
+
+def csv_text(head: Iterable[Any], rows: Iterable[Iterable[Any]]) -> str:
+    """Return a table as the text of a CSV file."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(head)
+    writer.writerows(rows)
+    return file.getvalue()
 
 
 def write_file(path: Path, content: str | bytes) -> None:

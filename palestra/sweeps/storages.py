@@ -220,8 +220,7 @@ class DatabaseConfig(Config):
                 f"expected the name of an environment variable, got {self.password_from!r}, which is unset",
             )
         try:
-            url = make_url(self.url).set(password=password)  # None leaves it as it is
-            return connect(url.render_as_string(hide_password=False))
+            return connect(make_url(self.url).set(password=password).render_as_string(hide_password=False))
         except (SQLAlchemyError, ImportError, ValueError) as error:
             why = " ".join(str(getattr(error, "orig", None) or error).split())
             if password:

@@ -47,8 +47,7 @@ def errors_of_study(folder: "SweepFolder") -> Iterator[None]:
     except Exception as error:  # of Optuna, SQLAlchemy, SQLite, or of what a damaged file makes them do
         if isinstance(error, OSError) and error.errno in OF_THE_DISK:
             raise
-        first = list(causes(error))[-1]
-        name = str(getattr(first, "sqlite_errorname", ""))
+        name = str(getattr(list(causes(error))[-1], "sqlite_errorname", ""))
         if name == "SQLITE_READONLY_ROLLBACK":
             remedy = f"to repair it: palestra resume {shlex.quote(str(folder.path))}"
             raise RunFolderError(f"{folder.path}: a process was killed while it wrote the study; {remedy}") from error

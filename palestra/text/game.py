@@ -11,12 +11,13 @@ from palestra.config.places import place_of
 from palestra.config.usual import completed
 from palestra.games.dialogue.protocol import VERDICTS, Protocol, sights_in_words, turns_in_words
 from palestra.games.dialogue.protocols import AnyProtocolConfig
+from palestra.games.dialogue.rows import faults_of_roles
 from palestra.games.dialogue.tryout import first_protocol, make_protocol
 from palestra.randomness import base_key, random_integers, world_keys
 from palestra.text.dialogue import SILENT, Fault, Grammar, GrammarConfig, Move, Question, TextDialogue, Turn
 from palestra.text.models.model import Message, Prompt
 from palestra.text.sandbox import in_step
-from palestra.text.scenarios.claims import ClaimsConfig, faults_of_roles
+from palestra.text.scenarios.claims import ClaimsConfig
 from palestra.text.scenarios.code_validation import CodeValidationConfig
 from palestra.text.scenarios.rows import TextRowsConfig
 from palestra.text.scenarios.scenario import TextScenario, make_text_scenario

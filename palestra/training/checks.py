@@ -52,23 +52,16 @@ class Watcher:
 class AnyTraining(Protocol):
     """A training of any kind, as those of its parts know it that need no more."""
 
+    run: Run
+    replica: Replica
+    checkpoints: RunCheckpoints
+    opt_steps: int
+
     @property
     def config(self) -> Any: ...
 
     @property
-    def run(self) -> Run: ...
-
-    @property
-    def replica(self) -> Replica: ...
-
-    @property
-    def checkpoints(self) -> RunCheckpoints: ...
-
-    @property
     def callbacks(self) -> Sequence[Callback]: ...
-
-    @property
-    def opt_steps(self) -> int: ...
 
     def is_saved(self) -> bool: ...
 

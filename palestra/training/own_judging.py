@@ -1,6 +1,6 @@
 """Evaluations of a training of one's own: what its `judge` says counts in `best`, sweeps and `palestra evaluate`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, ClassVar
 
@@ -43,14 +43,27 @@ class JudgedRunConfig(EvaluatedRunConfig):
         names = [score.name for score in self.scores]
         return [MeasuredSet(each.name, each.interval, names) for each in self.evaluations]
 
-    def judged_by(self, evaluation: str) -> list[JudgementConfig]:
-        return [each for each in self.evaluations if each.name == evaluation]
 
-
-class Judging:
-    """The evaluations of a training whose config is a JudgedRunConfig."""
+class ModelJudging:
+    """What the evaluations of a training have in common in which one model is judged, apart from any game."""
 
     counted = "items"
+
+    def pairings(self, name: str, with_scripted: bool) -> list[dict[str, str]]:
+        return [{SEAT: SEAT}]
+
+    def most_rounds(self, name: str) -> int | None:
+        return None
+
+    def record(self, name: str, scores: Iterable[DeclaredScore], pair: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the record of an evaluation. pair: what was found, but for who was judged."""
+        pairs = [{"players": {SEAT: SEAT}, "learned": [SEAT], **pair}]
+        said = {"evaluation": name, "roles": [SEAT], "declared_scores": [asdict(score) for score in scores]}
+        return said | {"counted": self.counted, "pairs": pairs, "ratings": None}
+
+
+class Judging(ModelJudging):
+    """The evaluations of a training whose config is a JudgedRunConfig."""
 
     def __init__(self, training: Any) -> None:
         self.training = training
@@ -59,12 +72,6 @@ class Judging:
     def num(self, name: str, is_final: bool) -> int:
         config = self.configs[name]
         return int(config.final_num_items if is_final else config.num_items)
-
-    def pairings(self, name: str, with_scripted: bool) -> list[dict[str, str]]:
-        return [{SEAT: SEAT}]
-
-    def most_rounds(self, name: str) -> int | None:
-        return None
 
     def snapshot(self) -> dict[str, Any]:
         return self.training.state_dict() | {"evaluating": self.training.evaluating.state_of_branch()}
@@ -84,6 +91,4 @@ class Judging:
             names = ", ".join(score.name for score in declared)
             what = f"{type(self.training).__name__}.judge: expected a mapping with a number for {names}"
             raise TrainingFailed(f"{what}, got {cut(repr(found))}") from error
-        pair = {"players": {SEAT: SEAT}, "learned": [SEAT], "items": num, "scores": scores, "intervals": {}}
-        said = {"evaluation": name, "roles": [SEAT], "declared_scores": [asdict(score) for score in declared]}
-        return said | {"counted": self.counted, "pairs": [pair], "ratings": None}
+        return self.record(name, declared, {"items": num, "scores": scores, "intervals": {}})

@@ -42,8 +42,10 @@ def linked(training: AnyTraining) -> Iterator[None]:
         yield
         return
     if replica.ranks.num == 1:
-        if config.count_processes() > 1:
-            raise ConfigError.at("execution.num_processes", _outside(config.count_processes()))
+        if (num := config.count_processes()) > 1:
+            ways = f"`palestra train FILE` and `torchrun --nproc-per-node {num} -m palestra -- train FILE --run DIR`"
+            expected = f"expected 1 in a program that torchrun has not started, got {num}; {ways} start them"
+            raise ConfigError.at("execution.num_processes", expected)
         yield
         return
     link = replica.link = replica.link or _make_link(training)
@@ -63,12 +65,6 @@ def linked(training: AnyTraining) -> Iterator[None]:
         raise
 
 
-def _outside(num: int) -> str:
-    """Say how a run of several processes is started."""
-    ways = f"`palestra train FILE` and `torchrun --nproc-per-node {num} -m palestra -- train FILE --run DIR` start them"
-    return f"expected 1 in a program that torchrun has not started, got {num}; {ways}"
-
-
 def _hints(training: AnyTraining) -> list[str]:
     return [resume_hint(training.run.folder)] if isinstance(training.run.place, RunFolder) else []
 
@@ -79,8 +75,7 @@ def _failed(error: RankLost, training: AnyTraining) -> TrainingFailed:
 
 def _make_link(training: AnyTraining) -> Link:
     ranks = training.replica.ranks
-    parent = os.getppid()
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     link = Link(ranks, training.config.execution.timeout_s, lambda: f"opt step {training.opt_steps}")
     link.waiting = lambda: training.run.time_log.during("waiting")
     try:

@@ -51,7 +51,7 @@ EVALUATION = [
             "self.state: State = game.reset(fold(self.keys, 0))",
             "self.state: State = game.reset(fold(self.keys[:1].expand(num_games), 0))",
         ),
-        ("name: choose_worlds(decides, value, before.get(name, torch.zeros_like(value)))", "name: value"),
+        ("memory_after(decides, decision.memory, self.memory.get(role, {}))", "decision.memory"),
         (
             "self.actions[role].scatter_add_(0, decision.action, decides.long())",
             "self.actions[role].scatter_add_(0, decision.action, torch.ones_like(decides).long())",

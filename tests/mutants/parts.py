@@ -25,7 +25,7 @@ PARTS = [
         ),
         ("second = mix(key + np.uint64(half + i + 1) * U_GAMMA)", "second = mix(key + np.uint64(half + i) * U_GAMMA)"),
         ("chosen += action * (legal[action] & (left == 0))", "chosen += action * (left == 0)"),
-        ("    torch.default_generator.manual_seed(seed)\n", ""),
+        ("        torch.default_generator.manual_seed(seed)\n", ""),
         ("            np.random.set_state(numbers)", "            pass"),
     ),
     equal_mutant(

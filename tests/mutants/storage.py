@@ -210,6 +210,6 @@ STORAGE = [
             'elif not isinstance(claimed, dict) or claimed.get("id") != json.loads(own)["id"]:',
             "elif not isinstance(claimed, dict):",
         ),
-        ("        if ahead > here:", "        if False:"),
+        ("        if ahead > max(self.checkpoints.numbers(), default=-1):", "        if False:"),
     ),
 ]

@@ -97,12 +97,11 @@ class Rows(Scenario):
         self.num_tokens = config.num_tokens
         columns = shown_columns(config.sees)
         unseen = [
-            (f"categorical.{place}", f"expected a column that some role sees, got {name!r}")
+            ConfigErrorItem(f"categorical.{place}", f"expected a column that some role sees, got {name!r}")
             for place, name in enumerate(config.categorical)
             if name not in [column for _, column in columns]
         ]
-        faults = [*faults_of_sees(config.sees, config.label, protocol), *unseen]
-        ConfigError.require_none(ConfigErrorItem(*fault) for fault in faults)
+        ConfigError.require_none([*faults_of_sees(config.sees, config.label, protocol), *unseen])
         self.source = source = Table(config, columns, RESERVED)
         self.files = source.files
         label = flags(source.columns[config.label], "label", f"the label {config.label!r}")
@@ -172,18 +171,25 @@ def shown_columns(sees: Mapping[str, list[str]]) -> list[tuple[str, str]]:
     return [(f"sees.{role}.{at}", name) for role, listed in sees.items() for at, name in enumerate(listed)]
 
 
-def faults_of_sees(sees: Mapping[str, list[str]], label: str, protocol: Protocol) -> Iterator[tuple[str, str]]:
-    """Say what is wrong with who sees which columns: paths in the config, and messages."""
-    roles = ", ".join(protocol.roles)
+def faults_of_roles(sees: Mapping[str, Any], protocol: Protocol) -> Iterator[ConfigErrorItem]:
+    """Say which roles a config lacks below `sees`, and which it names in vain."""
     for role in protocol.roles:
         if role not in sees:
-            yield f"sees.{role}", "expected a list of columns ([]: it sees none), but the key is missing"
-    for role, columns in sees.items():
+            message = "expected a list of what it sees ([]: nothing), but the key is missing"
+            yield ConfigErrorItem(f"sees.{role}", message)
+    for role in sees:
         if role not in protocol.roles:
-            yield f"sees.{role}", f"unknown key; the roles of the protocol are {roles}"
+            message = f"unknown key; the roles of the protocol are {', '.join(protocol.roles)}"
+            yield ConfigErrorItem(f"sees.{role}", message)
+
+
+def faults_of_sees(sees: Mapping[str, list[str]], label: str, protocol: Protocol) -> Iterator[ConfigErrorItem]:
+    """Say what is wrong with who sees which columns."""
+    yield from faults_of_roles(sees, protocol)
+    for role, columns in sees.items():
         for place, name in enumerate(columns):
             if name in columns[:place]:
-                yield f"sees.{role}.{place}", f"expected different columns, got {name!r} twice"
+                yield ConfigErrorItem(f"sees.{role}.{place}", f"expected different columns, got {name!r} twice")
             if name == label and role in protocol.verifiers:
                 message = f"expected another column, because {role!r} is to decide by what it sees, got the label"
-                yield f"sees.{role}.{place}", f"{message} {name!r}"
+                yield ConfigErrorItem(f"sees.{role}.{place}", f"{message} {name!r}")

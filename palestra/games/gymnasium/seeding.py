@@ -11,26 +11,14 @@ from palestra.config import failure
 from palestra.games.gymnasium.faults import fault_of_observation, fault_of_reset, raise_for
 from palestra.games.gymnasium.memory import own_copy
 from palestra.games.world import EnvironmentFailed
-from palestra.randomness import GAMMA, MULTIPLIER_1, MULTIPLIER_2
+from palestra.randomness import fold_number
 
-MASK = 2**64 - 1
 PCG64_INCREMENT = 0x5851F42D4C957F2D14057B7EF767814F  # any odd number picks a stream (O'Neill 2014)
-
-
-def fold_one(key: int, data: int) -> int:
-    """Compute `palestra.randomness.fold` of one key in plain Python, many times faster than a tensor of one.
-
-    Gives the key modulo 2**64.
-    """
-    x = (key + (data + 1) * GAMMA) & MASK
-    x = ((x ^ (x >> 30)) * MULTIPLIER_1) & MASK
-    x = ((x ^ (x >> 27)) * MULTIPLIER_2) & MASK
-    return x ^ (x >> 31)
 
 
 def episode_seed(key: int, world: int, episode: int) -> int:
     """Return the seed of an episode, 0 <= seed < 2**31, from a stream's key, the world and the episode's number."""
-    return fold_one(fold_one(key, world), episode) >> 33
+    return fold_number(fold_number(key, world), episode) % 2**64 >> 33
 
 
 class EpisodeSeeds(gymnasium.Wrapper):
@@ -58,7 +46,7 @@ class EpisodeSeeds(gymnasium.Wrapper):
         self.step = self.env.step  # type: ignore[method-assign]
         seed = episode_seed(self.key, self.number, self.episode)
         for index, generator in enumerate(self._generators):
-            generator.bit_generator.state = _pcg64_state(fold_one(seed, index))
+            generator.bit_generator.state = _pcg64_state(fold_number(seed, index))
         try:
             result = self.env.reset(seed=seed)
             raise_for(fault_of_reset(self.observation_space, result), self.world)
@@ -105,7 +93,8 @@ def _leaf_spaces(spaces: Iterable[gymnasium.Space]) -> Iterator[gymnasium.Space]
 
 def _pcg64_state(key: int) -> dict[str, Any]:
     """Make a state of numpy's generator. Setting it at every episode takes a fifth of the time of `space.seed`."""
-    state = {"state": (fold_one(key, 0) << 64) | fold_one(key, 1), "inc": PCG64_INCREMENT}
+    high, low = (fold_number(key, half) % 2**64 for half in range(2))
+    state = {"state": (high << 64) | low, "inc": PCG64_INCREMENT}
     return {"bit_generator": "PCG64", "state": state, "has_uint32": 0, "uinteger": 0}
 
 

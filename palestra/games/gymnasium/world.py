@@ -40,12 +40,10 @@ class EnvironmentGame(Protocol):
     floats: dict[str, str]
     reward_moments: Moments
     step_within_s: float | None
+    to_gym_actions: Callable[[np.ndarray], np.ndarray]
 
     @property
     def config(self) -> EnvironmentConfig: ...
-
-    @property
-    def to_gym_actions(self) -> Callable[[np.ndarray], np.ndarray]: ...
 
     def transform(self, observations: Arrays) -> Arrays: ...
 

@@ -327,8 +327,7 @@ class FitConfig(EvaluatedRunConfig):
         ]
 
     def kept(self) -> dict[str, str]:
-        train = self.data[TRAIN]
-        if not isinstance(train, RowsDataConfig):
+        if not isinstance(self.data[TRAIN], RowsDataConfig):
             return {}
         why = "its training rows say how the model sees all others; put other rows into another set, as data.new.file"
         return {f"data.{TRAIN}.{key}": why for key in RowsDataConfig.model_fields if key != "num_items"}
@@ -373,9 +372,6 @@ class FitConfig(EvaluatedRunConfig):
 
     def learning_keys(self) -> list[str]:
         return ["learning"]
-
-    def count_replicas(self) -> int:
-        return self.num_replicas
 
     def with_model(self, model: Model) -> Self:
         """Return this config, which names no model, with the class of one, and the keys that it was made with.

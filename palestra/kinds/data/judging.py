@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -21,14 +20,12 @@ from palestra.models.metrics import NotComputed, SetMetrics
 from palestra.models.scoring import ItemScores
 from palestra.nets.weights import evaluation_mode
 from palestra.randomness import base_key, restored_global_states, seeded_global_state
-from palestra.runtime.scores import SEAT
 from palestra.runtime.statistics import num_clusters
+from palestra.training.own_judging import ModelJudging
 
 
-class SetEvaluations:
+class SetEvaluations(ModelJudging):
     """Judges a model by data sets."""
-
-    counted = "items"
 
     def __init__(self, trainer: Any) -> None:
         self.trainer = trainer
@@ -53,12 +50,6 @@ class SetEvaluations:
         require_same_sets(state.get("files", {}), self.trainer.data)
         self.trainer.model.load_state_dict(state["model"])
         self.trainer.learner.load_averages(state["learner"]["averages"])
-
-    def pairings(self, name: str, with_scripted: bool) -> list[dict[str, str]]:
-        return [{SEAT: SEAT}]
-
-    def most_rounds(self, name: str) -> int | None:
-        return None
 
     def try_metrics(self) -> None:
         """Try the metrics of every evaluation on the first batch of its set, before anything is written.
@@ -129,8 +120,6 @@ class SetEvaluations:
             raise told(error, "a metric", f"evaluation {name}") from error
         estimates = scores.estimates()
         pair = {
-            "players": {SEAT: SEAT},
-            "learned": [SEAT],
             "items": num,
             **({} if same is None else {"distinct": {"items": num_clusters(same)}}),
             "scores": {name: each.value for name, each in estimates.items()} | of_set.scores,
@@ -138,6 +127,4 @@ class SetEvaluations:
             "extremes": scores.extremes(),
             "tables": of_set.tables,
         }
-        declared = [asdict(score) for score in (*model.scores, *of_set.declared)]
-        said = {"evaluation": name, "roles": [SEAT], "declared_scores": declared}
-        return said | {"counted": self.counted, "pairs": [pair], "ratings": None}
+        return self.record(name, (*model.scores, *of_set.declared), pair)

@@ -3,7 +3,6 @@
 Letters: N items; D numbers of an item.
 """
 
-import csv
 import io
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -21,7 +20,7 @@ from palestra.data.workers import deaths_held
 from palestra.kinds.data.models import PredictionFailed, StoredModel, joined, named_tensors
 from palestra.models.labelled import LABEL, Classifier
 from palestra.run.tables import frames_module
-from palestra.storage.disk import write_file
+from palestra.storage.disk import csv_text, write_file
 
 Columns = dict[str, np.ndarray[Any, Any]]
 HALVES = (torch.bfloat16, torch.float16)  # of which no table knows the first
@@ -105,8 +104,4 @@ def _content(columns: Columns, out: Path) -> str | bytes:
         pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
         parquet.write_table(pyarrow.table(flat), content)
         return content.getvalue()
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(flat)
-    writer.writerows(zip(*(part.tolist() for part in flat.values()), strict=True))
-    return text.getvalue()
+    return csv_text(flat, zip(*(part.tolist() for part in flat.values()), strict=True))

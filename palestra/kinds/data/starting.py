@@ -147,7 +147,6 @@ def named_fit(words: Sequence[str]) -> FitConfig:
     said: dict[str, Any] = {"name" if isinstance(find_named(about[0]), type | None) else LoaderConfig.key: about[0]}
     if len(about) > 1:
         said = {"name": "scenario", "protocol": {"name": about[0]}, "scenario": {"name": about[1]}}
-    overrides = [word for word in words if "=" in word]
-    config = starting_fit(model, said, overrides)
+    config = starting_fit(model, said, [word for word in words if "=" in word])
     make_trainer(apart_from_this_machine(config))
     return config

@@ -98,8 +98,8 @@ class Actors:
         statistics and to fields of `info`; and the seconds that it took.
         """
         for name, state in request.snapshot["players"].items():
-            own = state | {"acting": copied(state["acting"])}  # an algorithm may write into it
-            self.parts.players[name].load_acting_state(own)
+            # an algorithm may write into it
+            self.parts.players[name].load_acting_state(state | {"acting": copied(state["acting"])})
         self.seating.load_snapshot(request.snapshot)
         states = [None] * len(request.firsts) if request.states is None else request.states
         return [self._play(request, *each) for each in zip(request.firsts, states, strict=True)]
@@ -327,8 +327,7 @@ class ActedWorlds:
     def state_dict(self) -> dict[str, Any]:
         counts: dict[int, dict[str, Any]] = {}  # several are played by the first snapshot
         for each in self.pending:
-            entry = counts.setdefault(id(each.snapshot), {"snapshot": each.snapshot, "num": 0})
-            entry["num"] += 1
+            counts.setdefault(id(each.snapshot), {"snapshot": each.snapshot, "num": 0})["num"] += 1
         asked = None if self.asked is None else {"roles": [*self.asked[0]], "num_rounds": self.asked[1]}
         return {"shares": self.states(), "pending": [*counts.values()], "asked": asked}
 

@@ -24,7 +24,7 @@ from palestra.games.spaces_game import find_spaces
 from palestra.kinds.games.play import seat
 from palestra.kinds.games.recorded import OF_COLUMNS, find_columns, read_play
 from palestra.kinds.games.stored import StoredGames
-from palestra.players.people import check_role
+from palestra.players.people import check_roles
 from palestra.rollouts import fuse
 from palestra.rollouts.transitions import Transitions
 from palestra.run.stored import failures_filed
@@ -64,9 +64,8 @@ def collect_play(
     if role is None and len(game.roles) > 1:
         raise ConfigError.at("--role", f"expected the role whose rows are kept ({', '.join(game.roles)}), got none")
     role = role or game.roles[0]
-    for option, given in (("--role", [role]), ("--pairing", list(pairing))):
-        for each in given:
-            check_role(game, option, each)
+    check_roles(game, "--role", [role])
+    check_roles(game, "--pairing", pairing)
     names, plain = {**config.roles, **pairing}, game.untransformed()
     seats: dict[str, Policy] = {each: seat(stored, names[each], each, stored.explores).policy for each in game.roles}
     if plain is not game:

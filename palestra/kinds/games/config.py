@@ -42,7 +42,7 @@ from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.players.seated_models import SeatedModelConfig
 from palestra.players.torch_modules import TorchModuleConfig
 from palestra.players.updates import AnyUpdatesConfig, idle_epoch
-from palestra.run.base import EvaluatedRunConfig, TrainingClass, algorithms_of, player_name_errors
+from palestra.run.base import EvaluatedRunConfig, TrainingClass, player_name_errors
 from palestra.run.sections import ExecutionConfig, OutputConfig, ProcessesConfig
 
 AnyAlgorithm = Annotated[
@@ -173,10 +173,6 @@ class RunConfig(EvaluatedRunConfig):
     def subject(cls, data: Mapping[str, Any]) -> str:
         return str(under(data, "game", "id") or under(data, "game", "name") or "")
 
-    @classmethod
-    def learns_by(cls, data: Mapping[str, Any]) -> list[str]:
-        return algorithms_of(data)
-
     def measured_roles(self) -> Sequence[str]:
         return self.game.declared_roles()
 
@@ -285,9 +281,6 @@ class RunConfig(EvaluatedRunConfig):
     def notes(self) -> list[str]:
         """What may not be meant: episodes that nothing ends, and goals that nobody wants."""
         return [*filter(None, [self.limit_note()]), *super().notes()]
-
-    def count_replicas(self) -> int:
-        return self.num_replicas
 
     def worlds_of(self, player: str) -> int:
         """The number of games that a learning player plays at the same time."""

@@ -19,7 +19,7 @@ from palestra.games.spaces import Box, Discrete, MultiDiscrete
 from palestra.games.tryout import fault_of_board
 from palestra.kinds.games.stored import StoredGames
 from palestra.players import scripts_for
-from palestra.players.people import check_role
+from palestra.players.people import check_roles
 from palestra.players.player import Player
 from palestra.players.scripted import RandomPolicy
 from palestra.randomness import base_key, fold, world_keys
@@ -121,8 +121,7 @@ def advise(stored: StoredGames, position: Position, memory: Memory) -> Advice:
     """
     game, role = stored.game, position.role
     player = stored.players[stored.config.roles[role]]
-    policy = player.predictor(True, role)
-    decision = position.decide(policy, memory)
+    decision = position.decide(player.predictor(True, role), memory)
     scripts = scripts_for(game, stored.config.game, role)  # of all but `random` that can sit there and see enough
     also = {
         name: position.decide(script, {}).action[0]
@@ -252,7 +251,7 @@ def ask_on_board(stored: StoredGames, board: str, moves: Sequence[str], role: st
     """
     match = begin_match(stored, board, seed=0)
     if role is not None:
-        check_role(match.game, "--role", role)
+        check_roles(match.game, "--role", [role])
     _play_given(match, moves)
     lines, seen = [match.board()], set(match.moved)
     while positions := match.positions():
@@ -296,7 +295,7 @@ def ask_at_observation(stored: StoredGames, text: str, role: str | None) -> list
     if role is None and len(game.roles) > 1:
         raise ConfigError.at("--role", f"expected the role that observes this ({', '.join(game.roles)}), got none")
     role = role or game.roles[0]
-    check_role(game, "--role", role)
+    check_roles(game, "--role", [role])
     try:
         if isinstance(parsed := parse(text, "--observation"), str):
             raise ValueError("this is no JSON of finite numbers")

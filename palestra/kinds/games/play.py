@@ -11,7 +11,7 @@ from palestra.games.policy import Memory, Policy
 from palestra.kinds.games.match import Match, Position, advise, begin_match, legal_moves, read_legal_action
 from palestra.kinds.games.stored import StoredGames
 from palestra.players import SCRIPTED, make_script, script_error
-from palestra.players.people import Left, Say, check_role
+from palestra.players.people import Left, Say, check_roles
 from palestra.players.player import Player
 from palestra.players.user_scripts import CheckedScript
 from palestra.randomness import base_key, world_keys
@@ -97,9 +97,8 @@ def choose_seats(
         way = stored.folder.ways_on().to_evaluate(stored.config.roles, bool(stored.config.evaluations))
         remedy = "" if way is None else f"; to film it: {way} --video"
         raise ConfigError.at("RUN", f"expected a run in a game of boards, got one in an environment{remedy}")
-    for option, roles in (("--as", [person] if person else []), ("--pairing", list(pairing))):
-        for role in roles:
-            check_role(game, option, role)
+    check_roles(game, "--as", [person] if person else [])
+    check_roles(game, "--pairing", pairing)
     seats = {**stored.config.roles, **pairing}
     if against is not None:
         seats = dict.fromkeys(game.roles, against)

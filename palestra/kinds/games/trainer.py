@@ -99,8 +99,7 @@ class PendingMetrics:
         """
         if self.info:
             join("fields of info", self.info[player])
-        info = self.info[player].take() if self.info else {}
-        return self.by_player[player].take() | info
+        return self.by_player[player].take() | (self.info[player].take() if self.info else {})
 
     def join_info(self, read: Mapping[str, Any], device: torch.device) -> None:
         """Add what an actor has read of the fields of `info` of the one player in environments."""

@@ -20,7 +20,7 @@ from palestra.evaluation.config import TimedEvaluationConfig
 from palestra.evaluation.measures import GameMeasures
 from palestra.games.dialogue.protocol import Protocol
 from palestra.players.scripted import ScriptedPlayerConfig
-from palestra.run.base import ASKED, EvaluatedRunConfig, TrainingClass, algorithms_of, player_name_errors, seat_faults
+from palestra.run.base import ASKED, EvaluatedRunConfig, TrainingClass, player_name_errors, seat_faults
 from palestra.run.sections import MachineConfig, ProcessesConfig, RunOutputConfig
 from palestra.text.algorithms.malt import MaltConfig
 from palestra.text.game import TextDialogueConfig
@@ -229,18 +229,11 @@ class TextConfig(EvaluatedRunConfig):
     def subject(cls, data: Mapping[str, Any]) -> str:
         return str(under(data, "game", "scenario", "name") or "")
 
-    @classmethod
-    def learns_by(cls, data: Mapping[str, Any]) -> list[str]:
-        return algorithms_of(data)
-
     def pairing_overrides(self, pairings: Sequence[Mapping[str, str]]) -> list[str]:
         seats = [{**self.roles, **pairing} for pairing in pairings]
         if not self.evaluations:
             return [f"evaluations={json.dumps([{**ASKED, 'pairings': seats}])}"]
         return [f"evaluations.{number}.pairings={json.dumps(seats)}" for number in range(len(self.evaluations))]
-
-    def judged_by(self, evaluation: str) -> list[Config]:
-        return [each for each in self.evaluations if each.name == evaluation]
 
     def goes_on_after(self, ended: str, before: Self) -> bool:
         return ended == BUDGET_IS_SPENT and self.budget != before.budget

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from palestra.config import ConfigError, ConfigErrorItem, admits, checking
-from palestra.players.people import Left, Say, check_role
+from palestra.players.people import Left, Say, check_roles
 from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.randomness import base_key, world_keys
 from palestra.run.stored import failures_filed
@@ -88,9 +88,8 @@ def choose_seats(
     run or scripted ones. Raises ConfigError.
     """
     game = training.game
-    for option, roles in (("--as", [person] if person is not None else []), ("--pairing", list(pairing))):
-        for role in roles:
-            check_role(game, option, role)
+    check_roles(game, "--as", [person] if person is not None else [])
+    check_roles(game, "--pairing", pairing)
     seats = {**training.config.roles, **pairing} if against is None else dict.fromkeys(game.roles, against)
     return {
         role: _writer(training, seats[role], "--against" if against else f"--pairing {role}")

@@ -109,8 +109,8 @@ class PlainDisplay(Display):
                     self.log(stage_text(name, stage))
             self.log(_progress_line(progress))
             for evaluation in progress.evaluations[num_shown:]:
-                is_past = evaluation.opt_steps != progress.evaluations[-1].opt_steps  # of a resumed run
-                if num_shown or not is_past:
+                # others are past ones of a resumed run
+                if num_shown or evaluation.opt_steps == progress.evaluations[-1].opt_steps:
                     decisive = progress.decisive.get((evaluation.name, evaluation.opt_steps))
                     self.log(evaluation_line(evaluation) + (f"; best goes by {decisive}" if decisive else ""))
         except Exception:  # a display is not worth a run

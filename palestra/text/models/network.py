@@ -165,8 +165,7 @@ def draw_answers(
             own.append(log_prob)
             if is_last:
                 drawn[row] = Drawn(ids, own, "stop")
-        is_left = ~has_stopped & (rooms[running] > time + 1)
-        left = is_left.nonzero()[:, 0]
+        left = (~has_stopped & (rooms[running] > time + 1)).nonzero()[:, 0]
         if len(left) == 0 or not is_wanted():
             return drawn
         if len(left) < len(running):

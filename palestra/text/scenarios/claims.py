@@ -11,8 +11,9 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from palestra.config import Config, ConfigError, ConfigErrorItem, PositiveInt
+from palestra.config import Config, ConfigError, PositiveInt
 from palestra.games.dialogue.protocol import ACCEPT, Protocol
+from palestra.games.dialogue.rows import faults_of_roles
 from palestra.randomness import base_key, fold, random_bits, random_floats, random_integers
 from palestra.text.dialogue import Question
 from palestra.text.scenarios.scenario import Drawn, TextScenario
@@ -111,15 +112,3 @@ class Claims(TextScenario):
 
     def describe(self, question: Question) -> str:
         return f"{question.fields['letter']} is in {question.fields['string']}"
-
-
-def faults_of_roles(sees: Mapping[str, Any], protocol: Protocol) -> list[ConfigErrorItem]:
-    """Say which roles a config lacks below `sees`, and which it names in vain."""
-    roles = ", ".join(protocol.roles)
-    missing = [role for role in protocol.roles if role not in sees]
-    unknown = [role for role in sees if role not in protocol.roles]
-    expected = "expected a list of what it sees ([]: nothing), but the key is missing"
-    return [
-        *(ConfigErrorItem(f"sees.{role}", expected) for role in missing),
-        *(ConfigErrorItem(f"sees.{role}", f"unknown key; the roles of the protocol are {roles}") for role in unknown),
-    ]

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from palestra.config import Config, ConfigError, ConfigErrorItem, NonEmptyStr
+from palestra.config import Config, ConfigError, NonEmptyStr
 from palestra.data.table import AnyHeldOutConfig, LabelledFile, flags, has_texts, split_rows, told_file
 from palestra.games.dialogue.protocol import Protocol
 from palestra.games.dialogue.rows import faults_of_sees, first_sees, shown_columns
@@ -53,9 +53,7 @@ class TextRows(TextScenario):
 
     def __init__(self, config: TextRowsConfig, protocol: Protocol) -> None:
         super().__init__(config, protocol)
-        ConfigError.require_none(
-            ConfigErrorItem(*fault) for fault in faults_of_sees(config.sees, config.label, protocol)
-        )
+        ConfigError.require_none(faults_of_sees(config.sees, config.label, protocol))
         source = LabelledFile(config, shown_columns(config.sees))
         if len(source) == 0:
             raise ConfigError.at("file", f"expected rows in {config.file!r}, got none")

@@ -481,7 +481,7 @@ CASES: dict[str, tuple[Callable[[], None], Data, str, str]] = {
         changed(1, 0, 1),
         {"sees": {"prover": ["a", "colour"]}},
         "sees.verifier",
-        "expected a list of columns ([]: it sees none), but the key is missing",
+        "expected a list of what it sees ([]: nothing), but the key is missing",
     ),
     "an unknown role": (
         changed(1, 0, 1),
