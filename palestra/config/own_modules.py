@@ -366,6 +366,7 @@ def _find(name: str, path: list[str] | None) -> tuple[str | None, list[str] | No
         inside = getattr(loaded, "__path__", None)
         return getattr(loaded, "__file__", None), None if inside is None else list(inside)
     places = [os.getcwd(), *sys.path] if path is None else path
+    # the whole name would expect the packages above it in sys.modules
     spec = PathFinder.find_spec(name.rpartition(".")[2], places)
     others = (finder for finder in sys.meta_path if finder is not PathFinder)
     spec = spec or next(filter(None, (finder.find_spec(name, path) for finder in others)), None)

@@ -98,6 +98,22 @@ def test_a_hook_of_a_trainer_that_is_misspelt_is_refused_too(make_config: MakeCo
         MisspeltTrainer(make_config(), run=tmp_path / "run").fit()
 
 
+class Noting(Trainer):
+    """Has an attribute that is named like a hook, and a method that nothing calls."""
+
+    before_turning = 0.1
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self.after_turning = 0.2
+
+    def turned(self) -> None: ...
+
+
+def test_a_trainer_may_have_attributes_that_are_named_like_hooks(make_config: MakeConfig) -> None:
+    Noting(make_config()).require_ready()
+
+
 def test_a_callback_may_have_other_methods(make_config: MakeConfig) -> None:
     Trainer(make_config(), callbacks=[Helping(None)]).require_ready()
 

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from conftest import TINY_FIT
 from typer.testing import CliRunner
 
@@ -45,12 +47,26 @@ def test_a_name_that_looks_like_one_of_the_base_and_is_none_is_told(
 
 
 class Helping(Callback):
-    """Has methods for itself that look like those of the base."""
+    """Has methods for itself, and for others, that look like those of the base."""
 
     def before_lunch(self) -> None: ...
 
+    def after_lunch(self) -> None: ...
+
+    def state_dicts(self) -> list[Any]:
+        return []
+
+    @property
+    def states(self) -> list[Any]:
+        return self.state_dicts()
+
+    @torch.no_grad()
     def after_epoch(self, training: Any) -> None:
         self.before_lunch()
+
+
+def serve(helping: Helping) -> None:
+    helping.after_lunch()
 
 
 class Misspelt(Model):
@@ -150,4 +166,7 @@ def test_who_errs_sees_their_own_frames_and_goes_on_to_the_same_bits(
 def test_a_failure_names_the_users_line_and_not_one_of_a_library() -> None:
     with pytest.raises(ValueError, match="IPv6") as caught:
         urllib.parse.urlsplit("http://[")
+    assert failure(caught.value).endswith(f"(test_own_classes.py, line {sys._getframe().f_lineno - 1})")
+    with pytest.raises(ValueError, match="low >= high") as caught:
+        np.random.default_rng(0).integers(5, 1)  # is written in Cython, whose frames name files that are not there
     assert failure(caught.value).endswith(f"(test_own_classes.py, line {sys._getframe().f_lineno - 1})")

@@ -98,6 +98,22 @@ def test_a_process_imports_no_module_that_was_edited_after_the_one_that_started_
     assert import_own("wheel").said == "the source"
 
 
+def test_a_module_that_a_script_has_imported_and_that_was_edited_is_imported_by_its_processes(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which of its sources the script has imported is not known."""
+    found = []
+    for said in ("the source", "something else"):
+        (here / "wheel.py").write_text(f"said = {said!r}\n")
+        found += find_sources("wheel")
+    for sources in (found, found[::-1]):
+        monkeypatch.setattr("palestra.config.own_modules._admitted", set())
+        monkeypatch.setattr("palestra.config.own_modules._handed_over", {})
+        admit_sources(sources)
+        assert import_own("wheel").said == "something else"
+        del sys.modules["wheel"]
+
+
 @pytest.mark.parametrize("name", ["itertools", "_zoneinfo"])
 def test_what_has_no_source_is_told(name: str, here: Path) -> None:
     with pytest.raises(ValueError, match=f"expected a module in a .py file, got '{name}', which has no source file"):

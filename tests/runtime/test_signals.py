@@ -1,5 +1,6 @@
 """Signals that stop: every phase saves and leaves with 128 + n, or leaves without saving within the config's bound."""
 
+import faulthandler
 import io
 import json
 import os
@@ -135,8 +136,7 @@ def test_what_any_code_prints_to_nobody_stops_the_work_and_is_dropped(
 
 
 def test_a_stream_that_is_only_tried_has_not_failed() -> None:
-    with io.TextIOWrapper(open("/dev/full", "wb", buffering=0), write_through=True) as file:
-        output = GuardedOutput(file)
+    with GuardedOutput(io.TextIOWrapper(open("/dev/full", "wb", buffering=0), write_through=True)) as output:
         output.write("")  # as click does, which drops the error
         with pytest.raises(OSError, match=r"No space left on device: 'standard output'"):
             output.write("here")
@@ -183,6 +183,28 @@ def test_a_signal_that_would_not_end_the_process_does_what_it_did(number: int, h
         assert signals.received is None
     finally:
         signal.signal(number, before)
+
+
+def test_a_signal_that_faulthandler_handles_is_left_to_it(tmp_path: Path) -> None:
+    with open(tmp_path / "frames.txt", "w+") as file:
+        faulthandler.register(signal.SIGUSR1, file=file)
+        try:
+            signals = StopSignals()
+            with signals.caught(60.0, lambda why: None):
+                os.kill(os.getpid(), signal.SIGUSR1)
+        finally:
+            faulthandler.unregister(signal.SIGUSR1)
+        assert "test_signals.py" in (tmp_path / "frames.txt").read_text()
+    assert signals.received is None
+
+
+def test_what_the_system_sends_every_second_is_no_second_signal() -> None:
+    signals = StopSignals()
+    with signals.caught(60.0, lambda why: None):
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGXCPU)
+            time.sleep(0.02)
+    assert signals.received == signal.SIGXCPU
 
 
 def test_handlers_are_restored_after_a_command() -> None:

@@ -444,3 +444,17 @@ def test_files_of_the_room_are_read_from_top_to_bottom() -> None:
     whole = lengths.pop("training.py")  # the whole life of a training, with all that an own one may override
     assert whole <= 860
     assert {name: length for name, length in lengths.items() if length > 570} == {}
+
+
+def test_a_run_whose_folder_was_refused_begins_with_the_next_fit(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = Trainer(make_config({"stop.after": 2, "evaluations": [], "best": None}), run=tmp_path / "run")
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            RunFolder, "write_facts", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+        )
+        with pytest.raises(RunFolderError, match="No space left"):
+            trainer.fit()
+    trainer.fit()
+    assert trainer.finished
