@@ -220,6 +220,7 @@ class DatabaseConfig(Config):
                 f"expected the name of an environment variable, got {self.password_from!r}, which is unset",
             )
         try:
+            # a password of None leaves the URL as it is
             return connect(make_url(self.url).set(password=password).render_as_string(hide_password=False))
         except (SQLAlchemyError, ImportError, ValueError) as error:
             why = " ".join(str(getattr(error, "orig", None) or error).split())

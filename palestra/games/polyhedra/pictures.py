@@ -16,7 +16,8 @@ LEGEND = "Captions say which coordinates the host names and which one the agent 
 def storyboard(trace: Trace) -> Storyboard:
     """Make a board for each round, with what host and agent choose there, and the last board."""
     scenes = []
-    for number, (host, agent) in enumerate(zip(trace.choices[0::2], trace.choices[1::2], strict=False), start=1):
+    rounds = zip(trace.choices[0::2], trace.choices[1::2], strict=False)  # of each round the host's, the agent's
+    for number, (host, agent) in enumerate(rounds, start=1):
         points, named, picked = board_points(host.state), chosen_axes(agent.state), int(agent.action)
         caption = f"Round {number}: {len(points)} points. Host names {axes_text(named)}; agent picks x{picked + 1}."
         scenes.append(_scene(f"Board of round {number}", caption, points, named, picked))
