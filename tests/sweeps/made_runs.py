@@ -38,7 +38,7 @@ def evaluation(env_steps: int, value: float) -> str:
 
 def begin_run(path: Path, config: Path, seed: int) -> None:
     """A run without anything yet but its config and its facts."""
-    folder, checked = RunFolder.create_at(path), read_config(config, [f"seed={seed}"])
+    folder, checked = RunFolder.create_at(path, ()), read_config(config, [f"seed={seed}"])
     folder.root.write("config.yml", render(checked, type(checked)).encode())
     names = ("trainer_in_python", "branched_from", "mirror", "checkpoint_folder")
     folder.write_facts(RunFacts.of_now(id=uuid.uuid4().hex, user_classes={}, set_in_python=[], **dict.fromkeys(names)))
