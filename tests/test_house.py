@@ -54,8 +54,8 @@ def test_size_is_a_cost() -> None:
     """Who adds more raises these limits, and says why."""
     assert code_lines('"""a"""\nx = 1  # b\n\n\ndef f():\n    """c"""\n    return """d\n    e"""\n') == 4
     assert len(PATHS) <= 470
-    assert sum(code_lines(path.read_text()) for path in PATHS.values()) <= 56_086
-    assert sum(isinstance(node, ast.stmt) for tree in TREES.values() for node in ast.walk(tree)) <= 54_988
+    assert sum(code_lines(path.read_text()) for path in PATHS.values()) <= 56_098
+    assert sum(isinstance(node, ast.stmt) for tree in TREES.values() for node in ast.walk(tree)) <= 54_999
 
 
 def test_no_arrow_points_upwards() -> None:

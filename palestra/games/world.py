@@ -148,10 +148,10 @@ class Rules:
 
     def __init__(self, game: TensorGame, num_worlds: int) -> None:
         self.game, flags = game, ((num_worlds, len(game.roles)), torch.bool)
-        moved = zip(MOVED, ((flags[0], torch.float32), flags, (flags[0][:1], torch.bool)), strict=True)
-        self.expected: dict[Any, Any] = {"deciding": {"deciding": flags}, "transition": dict(moved)}
+        moved = ((flags[0], torch.float32), flags, (flags[0][:1], torch.bool))
+        self.expected: dict[Any, Any] = {"deciding": flags, "transition": moved, "transition_in_place": moved}
         for role, space in game.action_spaces.items():
-            self.expected["legal", role] = {"legal": ((num_worlds, space.num_flags), torch.bool)}
+            self.expected["legal", role] = ((num_worlds, space.num_flags), torch.bool)
             for method, spaces in (("observe", game.spaces), ("observe_for_critics", game.critic_spaces)):
                 entries = spaces.get(role, {}).items()
                 self.expected[method, role] = {name: ((num_worlds, *each.shape), each.dtype) for name, each in entries}
@@ -162,19 +162,31 @@ class Rules:
         It is called several times per move, and calls nothing in Python but the game.
         """
         found: Any = getattr(self.game, method)(*arguments)
-        method = method.removesuffix("_in_place")
-        moved = dict(zip(MOVED, found[1:], strict=False)) if isinstance(found, tuple) else {method: found}
-        named = moved if isinstance(found, tuple | Tensor) else found
         # methods of a role get a state and the role
         expected = self.expected[(method, arguments[1]) if len(arguments) == 2 else method]
+        named: Any = {}
         try:
-            if dict(zip(named, map(LAYOUT, named.values()), strict=True)) == expected:
+            if isinstance(found, Tensor):
+                layout: Any = LAYOUT(found)
+            elif isinstance(found, tuple):
+                layout = (*map(LAYOUT, found[1:]),)
+            else:
+                layout = dict(zip(found, map(LAYOUT, found.values()), strict=True))
+                named = found
+            if layout == expected:
                 return found
         except (AttributeError, TypeError):  # of None, for instance
-            named = {method: found}
+            pass
+        method = method.removesuffix("_in_place")
+        if method == "transition":
+            named = dict(zip(MOVED, found[1:], strict=False)) if isinstance(found, tuple) else {}
+            expected = dict(zip(MOVED, expected, strict=True))
+        elif not isinstance(expected, dict):
+            expected = {method: expected}
         wanted = ", ".join(f"{name} {dtype} {shape}" for name, (shape, dtype) in expected.items()).replace("torch.", "")
         of_role = f" for {arguments[1]!r}" if len(arguments) == 2 else ""
-        raise self._failed(method, wanted + of_role, ", ".join(f"{name} {described(v)}" for name, v in named.items()))
+        got = ", ".join(f"{name} {described(value)}" for name, value in (named or {method: found}).items())
+        raise self._failed(method, wanted + of_role, got)
 
     def look_back(self, role: str, rows: Any) -> Any:
         """Return a roll-out, Transitions; raise EnvironmentFailed for what is no number, and for missing legal actions.
